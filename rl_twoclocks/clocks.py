@@ -1,0 +1,78 @@
+"""The two clocks: the policy's, in versions, and the environment's, in fresh frames."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from torch import Tensor
+
+
+@dataclass
+class Clocks:
+    """Where both clocks stand. There is no bare `step` anywhere."""
+
+    frames: int = 0
+    """Agent decisions collected, over all environments."""
+    simulator_frames: int = 0
+    """`frames` x frame_skip."""
+    policy_version: int = 0
+    """Learner rounds finished."""
+    published_version: int = 0
+    """Version that the collectors have."""
+    update_steps: int = 0
+    """Optimizer steps applied."""
+    skipped_steps: int = 0
+    """Optimizer steps thrown away because something was not finite."""
+
+    def collected(self, frames: int, frame_skip: int) -> None:
+        """Tick the environment clock."""
+        self.frames += frames
+        self.simulator_frames += frames * frame_skip
+
+    def readings(self) -> dict[str, float]:
+        """`clock/*`: where both clocks stand."""
+        names = ("policy_version", "update_steps", "frames", "simulator_frames", "skipped_steps")
+        return {f"clock/{name}": getattr(self, name) for name in names}
+
+    def state_dict(self) -> dict[str, int]:
+        """All counters."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore all counters."""
+        for field in fields(self):
+            setattr(self, field.name, int(state[field.name]))
+
+
+def clock_readings(
+    clocks: Clocks, versions: Tensor, ratio: float, passes: int, minibatches: int
+) -> dict[str, float]:
+    """Read both clocks against the frames that a round really uses.
+
+    Args:
+        clocks: where the clocks stand.
+        versions: [N, T], the version stamped on every frame of the window.
+        ratio: the configured clock ratio B / U.
+        passes, minibatches: of the round, as planned.
+
+    Returns:
+        `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds that a
+        frame has served, this one included. ratio_measured: frames in the window per frame of the
+        newest version; equals B / U once the window is full. reuse: ratio_measured x passes.
+    """
+    staleness = (clocks.policy_version - versions).double()
+    newest = versions.max()
+    fresh = float((versions == newest).sum())
+    measured = versions.numel() / fresh
+    return {
+        "clock/ratio": ratio,
+        "clock/ratio_measured": measured,
+        "clock/staleness_min": float(staleness.min()),
+        "clock/staleness_mean": float(staleness.mean()),
+        "clock/staleness_max": float(staleness.max()),
+        "clock/lifetime_mean": float(staleness.mean()) + 1,
+        "clock/lifetime_max": float(staleness.max()) + 1,
+        "clock/publish_lag": clocks.policy_version - clocks.published_version,
+        "clock/reuse": measured * passes,
+        "clock/steps_per_frame": passes * minibatches / fresh,
+    }

@@ -1,0 +1,105 @@
+"""The policy that acts: its own copy of weights and normaliser, changed by `publish` alone."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_twoclocks.models import ActionMap, ActorCritic, fast_mlp
+from rl_twoclocks.normalize import Normalizer
+from rl_twoclocks.optim import FlatParameters
+
+
+class BehaviourPolicy(TensorDictModuleBase):
+    """Acts on raw observations and stamps every frame with its version.
+
+    Reads `observation` [N, ...]; writes `action` (in the environment's bounds), `raw_action` (before
+    squashing), the distribution's parameters, `action_log_prob` [N] and `policy_version` [N].
+
+    Args:
+        model: the learner's network; copied.
+        action_map: from raw actions to the environment's.
+        normalizer: the learner's statistics; copied at each publication.
+        num_envs: N.
+        generator: stream of the policy noise; None acts by the mode.
+        device: where this copy lives.
+    """
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        action_map: ActionMap,
+        normalizer: Normalizer,
+        num_envs: int,
+        generator: torch.Generator | None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Copy the model to `device`; it acts as version 0 until something is published."""
+        super().__init__()
+        own = copy.deepcopy(model).to(device).requires_grad_(False).eval()
+        self.distribution = own.distribution
+        self.in_keys = ["observation"]
+        self.out_keys = [
+            "action",
+            "raw_action",
+            *own.distribution.keys,
+            "action_log_prob",
+            "policy_version",
+        ]
+        self.flat = FlatParameters(own)
+        # Outside the module's registry: TorchRL would otherwise look for weights to synchronise.
+        object.__setattr__(self, "_model", own)
+        self._actor = fast_mlp(own.actor)
+        self._action_map = action_map
+        self._generator = generator
+        self._device = torch.device(device)
+        self._normalizer = normalizer
+        self.shift = normalizer.shift.to(device)
+        self.scale = normalizer.scale.to(device)
+        self._enabled = normalizer.config.observation
+        self._clip = normalizer.config.observation_clip
+        self.version = 0
+        self._stamp = torch.zeros(num_envs, dtype=torch.int64)
+
+    @torch.no_grad()
+    def publish(self, flat: FlatParameters, version: int) -> None:
+        """Take over the learner's weights and normaliser statistics together."""
+        self.flat.vector.copy_(flat.vector)
+        self.shift = self._normalizer.shift.to(self._device, copy=True)
+        self.scale = self._normalizer.scale.to(self._device, copy=True)
+        self.version = version
+        self._stamp = torch.full_like(self._stamp, version)
+
+    def moved(self, flat: FlatParameters) -> str:
+        """Name what differs from the learner: `weights`, `normaliser`, or `mode` if neither does."""
+        if not torch.equal(self.flat.vector, flat.vector.to(self._device)):
+            return "weights"
+        if not torch.equal(self.shift, self._normalizer.shift.to(self._device)):
+            return "normaliser"
+        return "mode"
+
+    @torch.no_grad()
+    def act(self, observation: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Return environment action, raw action and distribution parameters for [N, obs]."""
+        x = observation.to(self._device)
+        if self._enabled:
+            x = ((x - self.shift) * self.scale).clamp_(-self._clip, self._clip)
+        params = self._model.head(self._actor(x.flatten(1)))
+        if self._generator is None:
+            raw = self.distribution.mode(params)
+        else:
+            raw = self.distribution.sample(params, self._generator)
+        return self._action_map(raw), raw, params
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Act for TorchRL's collector."""
+        action, raw, params = self.act(tensordict.get("observation"))
+        log_prob = self.distribution.log_prob(params, raw)
+        values = (action, raw, *params, log_prob)
+        for key, value in zip(self.out_keys, values, strict=False):
+            tensordict.set(key, value.cpu())
+        return tensordict.set("policy_version", self._stamp)

@@ -1,0 +1,282 @@
+"""The configuration: one schema per Hydra group, frozen and validated before any work starts.
+
+Every field carries its meaning, its unit and what larger and smaller values do; `--help` prints the
+same text. Cross-field rules and derived numbers are in `rl_twoclocks.safety`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be run; the message names the key and the nearest right one."""
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+
+class TaskConfig(_Group):
+    """What is to be learned: an environment and the family of the safe table it belongs to."""
+
+    name: str
+    """Short name, used for the run directory."""
+    family: Literal["mujoco", "classic", "atari", "gazebo", "inspection", "other"] = "other"
+    """Row of the safe table that bounds the clocks; `classic` and `other` have no row."""
+    env_id: str
+    """Registered gymnasium id, e.g. `HalfCheetah-v5`."""
+    import_: str | None = Field(default=None, alias="import")
+    """Python module to import first, for environments that register themselves on import."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments of `gymnasium.make`."""
+    frame_skip: int = Field(default=1, ge=1)
+    """Simulator frames per agent decision; counts `simulator_frames`, does not change the task."""
+    max_episode_steps: int | None = Field(default=None, ge=1)
+    """Time limit in decisions; null keeps the task's own."""
+
+
+class ClockRatioConfig(_Group):
+    """What to do with a clock ratio above the cap of the family's row."""
+
+    mode: Literal["observe", "warn", "enforce", "error"] = "warn"
+    """observe: log only; warn: say so; enforce: lower B, then raise U; error: refuse to start."""
+
+
+class ClocksConfig(_Group):
+    """The two clocks: how much data a round learns from and how much of it is fresh."""
+
+    name: str = "custom"
+    """Preset name, used for the run directory."""
+    batch_size: int = Field(ge=1)
+    """B, frames that one round learns from (the window). Larger: older data, more reuse."""
+    update_frequency: int = Field(ge=1)
+    """U, fresh frames per policy version (`frames_per_batch` of the collector)."""
+    update_epochs: int = Field(ge=1)
+    """Passes over the window per round. Larger: more use of every frame, more policy change."""
+    minibatch_size: int = Field(ge=1)
+    """Frames per optimizer step. Smaller: more, noisier steps."""
+    ratio: ClockRatioConfig = ClockRatioConfig()
+
+
+class AlgoConfig(_Group):
+    """The objective."""
+
+    name: str = "custom"
+    """Preset name, used for the run directory."""
+    objective: Literal["clipped", "decoupled", "geppo"] = "decoupled"
+    """clipped: PPO; decoupled: clip around the proximal policy; geppo: additive window around it.
+    At clock ratio 1 all three are the same."""
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    """Discount per decision."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """Smaller: less variance, more bias from the critic."""
+    clip_epsilon: float = Field(default=0.2, gt=0)
+    """Half-width of the trust region in ratio units."""
+    clip_schedule: Literal["constant", "linear"] = "constant"
+    """linear: falls to 0 at `optim.anneal_frames`."""
+    entropy_coeff: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus. Larger: wider policy."""
+    critic_coeff: float = Field(default=0.5, ge=0)
+    """Weight of the critic's squared error; matters through the common gradient clipping."""
+    value_clip: float | None = Field(default=None, gt=0)
+    """Half-width of the value clip around the round's first value; null: none."""
+    normalize_advantage: Literal["minibatch", "window", "none"] = "minibatch"
+    """Over which frames advantages are brought to mean 0 and deviation 1."""
+    advantage_refresh: Literal["round", "pass"] = "pass"
+    """How often advantages are recomputed with the newest critic; the value drift is logged."""
+    target_kl: float | None = Field(default=None, gt=0)
+    """Stop the round before the first step whose minibatch has KL > 1.5 x this; null: never."""
+    max_importance_ratio: float = Field(default=100.0, ge=1)
+    """Cap of the importance weight proximal/behaviour."""
+
+
+class AgcConfig(_Group):
+    """Adaptive gradient clipping (Brock et al. 2021), unit-wise; heads, log-std, biases excluded."""
+
+    enabled: bool = False
+    clipping: float = Field(default=0.1, gt=0)
+    """lambda: largest gradient norm of a unit relative to its weight norm."""
+    eps: float = Field(default=1e-3, gt=0)
+    """Floor of the weight norm."""
+
+
+class OptimConfig(_Group):
+    """The optimizer and its gradient clipping."""
+
+    name: str = "Adam"
+    """Class name in torch.optim or torch_optimizer. Adam and AdamW run inside the fused step."""
+    learning_rate: float = Field(default=3e-4, ge=0)
+    schedule: Literal["constant", "linear"] = "linear"
+    """linear: falls to 0 at `anneal_frames`."""
+    anneal_frames: int | None = Field(default=None, ge=1)
+    """Absolute frames at which schedules end; null: `total_frames` (then extending a run on resume
+    stretches the schedule: the rate at the same frame rises)."""
+    kwargs: dict[str, Any] = {}
+    """Further keyword arguments of the optimizer, e.g. `{eps: 1e-5}`."""
+    max_grad_norm: float | None = Field(default=0.5, gt=0)
+    """Global gradient norm above which gradients are scaled down; null: off."""
+    agc: AgcConfig = AgcConfig()
+
+
+class ModelConfig(_Group):
+    """Actor and critic networks."""
+
+    name: str = "mlp"
+    """Preset name, used for the run directory."""
+    hidden: list[int] = [64, 64]
+    """Units per hidden layer, for the actor and the critic each."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    squash: Literal["tanh", "clip"] = "tanh"
+    """How a Gaussian action meets the bounds: saturated by tanh, or cut off."""
+    log_std_init: float = -0.5
+    """Initial log standard deviation, before squashing."""
+    actor_gain: float = Field(default=0.01, gt=0)
+    """Orthogonal gain of the actor's last layer. Larger: a more decided first policy."""
+
+
+class NormalizeConfig(_Group):
+    """Running statistics; they change only when a policy version is published."""
+
+    observation: bool = True
+    observation_clip: float = Field(default=10.0, gt=0)
+    """Normalised observations are cut to plus or minus this many deviations."""
+    calibrate: bool = True
+    """Use the first rollout to estimate the statistics only, and learn from the second on."""
+    reward: Literal["return", "constant", "none"] = "return"
+    """return: divide by the running deviation of the discounted return; constant: times
+    `reward_scale`; none. Reported returns are never scaled."""
+    reward_scale: float = Field(default=0.1, gt=0)
+    reward_clip: float = Field(default=10.0, gt=0)
+    """Scaled rewards are cut to plus or minus this (mode return only)."""
+
+
+class CollectConfig(_Group):
+    """Where frames come from."""
+
+    name: str = "sync"
+    backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    vectorization: Literal["sync", "async"] = "sync"
+    """gymnasium backend: environments in this process, or one process each."""
+    device: str = "cpu"
+    """Device of the behaviour policy; small networks act faster on the CPU."""
+    reset_each_rollout: bool = False
+    """Reset every environment at the start of each rollout; the open episodes are cut there."""
+    split_trajs: bool = False
+    """Store rollouts as padded trajectories (TorchRL's `split_trajs`): advantages then end at the
+    rollout instead of running on through the window."""
+
+
+class DiagnosticsConfig(_Group):
+    """What is measured each round. Nothing here changes training."""
+
+    name: Literal["off", "minimal", "default"] = "default"
+    """off: only what the optimizer step yields anyway; minimal: the clocks and the first ratio;
+    default: also gradient norms per layer, behaviour KL and drift of values."""
+    first_ratio_mean: float = Field(default=1e-5, gt=0)
+    """Alarm level of the mean |log ratio| on the newest rollout before the first step."""
+    first_ratio_max: float = Field(default=1e-4, gt=0)
+    """Alarm level of the maximum of the same."""
+
+
+class InterventionsConfig(_Group):
+    """What may change training."""
+
+    name: str = "default"
+    kl_stop: bool = True
+    """Honour `algo.target_kl`."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is not finite: end the run before the step, or skip the step and
+    count it. Observations and rewards that are not finite always end the run."""
+
+
+class LoggerConfig(_Group):
+    """Where metrics go. `metrics.jsonl` in the run directory is always written."""
+
+    name: str = "wandb"
+    wandb: bool = True
+    tensorboard: bool = False
+    log_freq: int = Field(default=1, ge=1)
+    """Rounds between two records."""
+    display: Literal["auto", "rich", "plain", "none"] = "auto"
+    """auto: a live panel in a terminal, plain lines elsewhere."""
+    project: str = "rl_twoclocks"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = []
+    wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """auto: online if an API key is at hand, otherwise offline."""
+    watch: bool = False
+    """wandb.watch(log="all"): histograms of weights and gradients (slower)."""
+    watch_freq: int = Field(default=1000, ge=1)
+    """Backward passes between two histograms; any value makes the step run uncompiled."""
+    sync_tensorboard: bool = False
+
+
+class CheckpointConfig(_Group):
+    """When the run's state is saved."""
+
+    every_frames: int | None = Field(default=None, ge=1)
+    """Frames between checkpoints; null: a tenth of the run. The end and a signal always save."""
+    keep_last: int = Field(default=2, ge=1)
+    save_best: bool = True
+    """Keep the checkpoint with the best evaluation as `best.pt`."""
+    episode_boundary: bool = False
+    """Reset all environments at each checkpoint, so that a resumed run is identical even where the
+    simulator's state cannot be saved."""
+
+
+class EvalConfig(_Group):
+    """Evaluation on environments, normaliser copy and random stream of its own."""
+
+    every_frames: int | None = Field(default=None, ge=1)
+    """Frames between evaluations; null: a tenth of the run. 0 evaluations: `eval=off`."""
+    enabled: bool = True
+    episodes: int = Field(default=10, ge=1)
+    num_envs: int = Field(default=10, ge=1)
+    """Environments stepped together; at most `episodes` are used."""
+    deterministic: bool = True
+    """Act by the mode of the distribution; false: sample."""
+    seed: int | None = None
+    """Seed of the evaluation episodes; null: derived from the run's seed."""
+
+
+class Config(_Group):
+    """A whole run."""
+
+    task: TaskConfig
+    seed: int = Field(default=1, ge=0)
+    total_frames: int = Field(ge=1)
+    """Budget in agent decisions, over all environments. Never exceeded."""
+    num_envs: int = Field(default=8, ge=1)
+    device: str = "auto"
+    """Where learning happens: auto, cpu, cuda, cuda:1."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of the learner. One is best for small networks and for several runs at once."""
+    compile: bool | Literal["auto"] = "auto"
+    """One compiled graph per optimizer step. auto: if the run is long enough to pay for it."""
+    cuda_graphs: bool = False
+    """Capture the compiled step in CUDA graphs (CUDA only)."""
+    run_dir: str | None = None
+    """Where results go; null: `runs/<task>/<presets>-<hash of the overrides>/seed<k>`."""
+    on_existing: Literal["resume", "fail", "overwrite"] = "resume"
+    """If the run directory holds a run: go on with it, refuse, or start over."""
+    clocks: ClocksConfig
+    algo: AlgoConfig = AlgoConfig()
+    optim: OptimConfig = OptimConfig()
+    model: ModelConfig = ModelConfig()
+    normalize: NormalizeConfig = NormalizeConfig()
+    collect: CollectConfig = CollectConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    interventions: InterventionsConfig = InterventionsConfig()
+    logger: LoggerConfig = LoggerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()

@@ -1,0 +1,140 @@
+"""From Hydra's groups and overrides to the validated configuration."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+
+from rl_twoclocks.config import Config, ConfigError
+
+
+def config_dir() -> Path:
+    """The shipped `configs/`: beside the package in a checkout, inside it when installed."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def groups() -> dict[str, list[str]]:
+    """Every config group with its choices."""
+    return {
+        folder.name: sorted(p.stem for p in folder.glob("*.yaml"))
+        for folder in sorted(config_dir().iterdir())
+        if folder.is_dir()
+    }
+
+
+def schema_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf key of the schema, dotted, with its pydantic field."""
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from schema_keys(field.annotation, key + ".")
+        else:
+            yield key, field
+
+
+def compose(overrides: Sequence[str] = (), config_name: str = "train") -> Config:
+    """Compose a configuration as the command line does, from Python.
+
+    Raises:
+        ConfigError: an override names no key or choice, or a value is not allowed.
+    """
+    check_overrides(overrides)
+    if GlobalHydra.instance().is_initialized():
+        GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            return validate(hydra_compose(config_name, overrides=list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(str(error)) from error
+
+
+def validate(config: DictConfig | dict[str, Any]) -> Config:
+    """Check a composed configuration against the schema.
+
+    Raises:
+        ConfigError: lists every wrong key and value, with the nearest right key.
+    """
+    try:
+        values = (
+            OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            if isinstance(config, DictConfig)
+            else config
+        )
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
+    try:
+        # JSON-like leniency (1 for 1.0) without its string-to-number: those stay errors.
+        return Config.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"])
+            if item["type"] == "extra_forbidden":
+                lines.append(f"unknown key {key}{_nearest(key)}")
+            else:
+                lines.append(f"{key}={item['input']!r}: {item['msg']}")
+        raise ConfigError("\n".join(lines)) from error
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Check the names in command-line overrides, before Hydra composes anything.
+
+    Raises:
+        ConfigError: names the nearest key, group or choice.
+    """
+    known, choices = dict(schema_keys()), groups()
+    parser = OverridesParser.create()
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            raise ConfigError(f"{text!r} is no override: write key=value") from error
+        key = override.key_or_group.split("@")[0]
+        if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+            continue
+        if key in choices:
+            _check_choice(key, override.value(), choices[key])
+        elif not _is_key(key, known):
+            raise ConfigError(f"unknown key {key}{_nearest(key)}")
+
+
+def _is_key(key: str, known: dict[str, Any]) -> bool:
+    if key in known:
+        return True
+    # Free-form dictionaries take any key below them, and a whole group may be set at once.
+    return any(key.startswith(k + ".") and k.endswith("kwargs") for k in known)
+
+
+def _check_choice(group: str, value: Any, choices: list[str]) -> None:
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names):
+        return
+    for name in names:
+        for one in name.split(","):
+            if one and one not in choices and one != "null":
+                near = difflib.get_close_matches(one, choices, n=1, cutoff=0.4)
+                hint = f"did you mean {group}={near[0]}? " if near else ""
+                raise ConfigError(f"{group}={one}: {hint}choices are {', '.join(choices)}")
+
+
+def _nearest(key: str) -> str:
+    known = [k for k, _ in schema_keys()]
+    last = key.rsplit(".", 1)[-1]
+    same = [k for k in known if k.rsplit(".", 1)[-1] == last]
+    near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = [leaf[m] for m in difflib.get_close_matches(last, leaf, n=1, cutoff=0.5)]
+    return f": did you mean {near[0]}?" if near else "; --help lists all keys"

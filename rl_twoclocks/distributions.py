@@ -1,0 +1,92 @@
+"""Action distributions as pure functions on their parameters.
+
+A Gaussian acts before squashing: its samples `raw_action` are stored, and every ratio, KL and entropy
+is taken there. The squashing is the same for all policies, so its Jacobian cancels in every ratio,
+and nothing has to be inverted at the edges of the action space.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+Params = tuple[Tensor, ...]
+"""Distribution parameters in the order of `keys`, each [..., A]."""
+
+
+class Gaussian:
+    """Diagonal Gaussian; parameters `loc` and `scale` [..., A], actions [..., A]."""
+
+    keys = ("loc", "scale")
+
+    @staticmethod
+    def log_prob(params: Params, action: Tensor) -> Tensor:
+        """Log-density of unsquashed actions [..., A], summed over dimensions: [...]."""
+        loc, scale = params
+        z = (action - loc) / scale
+        return (-0.5 * z * z - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    @staticmethod
+    def entropy(params: Params) -> Tensor:
+        """Entropy in nats before squashing: [...]."""
+        return (params[1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    @staticmethod
+    def kl(p: Params, q: Params) -> Tensor:
+        """KL(p || q) in nats, closed form: [...]."""
+        (loc_p, scale_p), (loc_q, scale_q) = p, q
+        ratio = scale_p / scale_q
+        z = (loc_p - loc_q) / scale_q
+        return (0.5 * (ratio * ratio + z * z - 1) - ratio.log()).sum(-1)
+
+    @staticmethod
+    def sample(params: Params, generator: torch.Generator) -> Tensor:
+        """Draw one action per state from a stream of its own."""
+        loc, scale = params
+        noise = torch.empty_like(loc).normal_(generator=generator)
+        return noise.mul_(scale).add_(loc)
+
+    @staticmethod
+    def mode(params: Params) -> Tensor:
+        """Most likely action."""
+        return params[0]
+
+
+class Categorical:
+    """Categorical over n choices; parameter `logits` [..., n], actions int64 [...]."""
+
+    keys = ("logits",)
+
+    @staticmethod
+    def log_prob(params: Params, action: Tensor) -> Tensor:
+        """Log-probability of actions [...]."""
+        log_p = params[0].log_softmax(-1)
+        return log_p.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+    @staticmethod
+    def entropy(params: Params) -> Tensor:
+        """Entropy in nats: [...]."""
+        log_p = params[0].log_softmax(-1)
+        return -(log_p.exp() * log_p).sum(-1)
+
+    @staticmethod
+    def kl(p: Params, q: Params) -> Tensor:
+        """KL(p || q) in nats: [...]."""
+        log_p, log_q = p[0].log_softmax(-1), q[0].log_softmax(-1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    @staticmethod
+    def sample(params: Params, generator: torch.Generator) -> Tensor:
+        """Draw one action per state from a stream of its own."""
+        probs = params[0].softmax(-1)
+        return torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+
+    @staticmethod
+    def mode(params: Params) -> Tensor:
+        """Most likely action."""
+        return params[0].argmax(-1)
+
+
+Distribution = type[Gaussian] | type[Categorical]

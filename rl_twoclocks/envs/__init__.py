@@ -1,0 +1,59 @@
+"""Environments: one batched TorchRL environment over gymnasium's vectors or envpool."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+
+import gymnasium as gym
+
+from rl_twoclocks.config import CollectConfig, ConfigError, TaskConfig
+from rl_twoclocks.envs.batched import BatchedEnv, NonFiniteError
+from rl_twoclocks.envs.vector import (
+    EnvpoolVector,
+    GymnasiumVector,
+    VectorBackend,
+    WorkerError,
+    env_factory,
+)
+
+__all__ = ["BatchedEnv", "NonFiniteError", "WorkerError", "check_task", "make_env"]
+
+
+def make_env(task: TaskConfig, collect: CollectConfig, num_envs: int, seeds: list[int]) -> BatchedEnv:
+    """Make `num_envs` environments of a task as one TorchRL environment.
+
+    Raises:
+        ConfigError: the id, its keyword arguments or its spaces cannot be used.
+    """
+    backend: VectorBackend
+    if collect.backend == "envpool":
+        threads = min(num_envs, 1 if collect.vectorization == "sync" else os.cpu_count() or 1)
+        backend = EnvpoolVector(task, num_envs, seed=seeds[0], num_threads=threads)
+    else:
+        check_task(task)
+        try:
+            backend = GymnasiumVector(env_factory(task), num_envs, collect.vectorization)
+        except (TypeError, gym.error.Error) as error:
+            raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
+    return BatchedEnv(backend, seeds)
+
+
+def check_task(task: TaskConfig) -> None:
+    """Check that the environment id is registered, importing the user's module first.
+
+    Raises:
+        ConfigError: the module cannot be imported or the id is unknown; names near ids.
+    """
+    if task.import_:
+        try:
+            importlib.import_module(task.import_)
+        except ImportError as error:
+            raise ConfigError(f"task.import={task.import_}: {error}") from error
+    try:
+        gym.spec(task.env_id)
+    except gym.error.Error as error:
+        near = difflib.get_close_matches(task.env_id, list(gym.registry), n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"task.env_id={task.env_id!r}: {error}{hint}") from error

@@ -1,0 +1,197 @@
+"""One TorchRL environment of batch size [N] over a vector of environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.envs import snapshot
+from rl_twoclocks.envs.vector import VectorBackend
+
+
+class NonFiniteError(RuntimeError):
+    """An observation, reward, loss or gradient is NaN or infinite."""
+
+
+class BatchedEnv(EnvBase):
+    """N environments as a single EnvBase, without a TensorDict per environment.
+
+    Keys: `observation` float32 [N, ...], `action` in the true bounds, `reward` [N, 1] unscaled,
+    `terminated`, `truncated`, `done` [N, 1]. `next` always holds the true next observation.
+    """
+
+    def __init__(self, backend: VectorBackend, seeds: list[int]) -> None:
+        """Wrap a backend; `seeds` (one per environment) are used by the first reset.
+
+        Raises:
+            ConfigError: a space that the networks here cannot take.
+        """
+        self.backend = backend
+        self._seeds: list[int] | None = list(seeds)
+        self._restored: np.ndarray | None = None
+        self._current: torch.Tensor | None = None
+        self.decisions = 0
+        n = backend.num_envs
+        super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
+        obs_space, act_space = backend.observation_space, backend.action_space
+        if not isinstance(obs_space, gym.spaces.Box):
+            raise ConfigError(f"observation space {obs_space} is not supported: only Box is")
+        obs_shape = obs_space.shape
+        self.observation_spec = Composite(
+            observation=Unbounded(shape=(n, *obs_shape), dtype=torch.float32), shape=(n,)
+        )
+        if isinstance(act_space, gym.spaces.Box):
+            low = torch.as_tensor(act_space.low, dtype=torch.float32)
+            high = torch.as_tensor(act_space.high, dtype=torch.float32)
+            if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+                raise ConfigError(f"action space {act_space} has infinite bounds: give it finite")
+            self.action_spec = Bounded(
+                low.expand(n, *low.shape), high.expand(n, *high.shape), dtype=torch.float32
+            )
+            self._act_dtype: Any = act_space.dtype
+        elif isinstance(act_space, gym.spaces.Discrete):
+            self.action_spec = Categorical(int(act_space.n), shape=(n,), dtype=torch.int64)
+            self._act_dtype = np.int64
+        else:
+            raise ConfigError(
+                f"action space {act_space} is not supported: only Box and Discrete are"
+            )
+        self._act_start = int(getattr(act_space, "start", 0))
+        self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
+        flag = Binary(n=1, shape=(n, 1), dtype=torch.bool)
+        self.done_spec = Composite(
+            done=flag.clone(), terminated=flag.clone(), truncated=flag.clone(), shape=(n,)
+        )
+        self._false = torch.zeros(n, 1, dtype=torch.bool)
+
+    # -- EnvBase -------------------------------------------------------------------------------
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None
+        if tensordict is not None and "_reset" in tensordict.keys():
+            mask = tensordict.get("_reset").view(-1).numpy()
+        return self._after_reset(self._reset_backend(mask))
+
+    def _reset_backend(self, mask: np.ndarray | None) -> np.ndarray:
+        if self._restored is not None:
+            obs, self._restored = self._restored, None
+            return obs
+        seeds, self._seeds = self._seeds, None
+        obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
+        self._require_finite(obs, "observation")
+        return obs
+
+    def _after_reset(self, obs: np.ndarray) -> TensorDict:
+        flags = {key: self._false.clone() for key in ("done", "terminated", "truncated")}
+        self._current = _float(obs)
+        return TensorDict._new_unsafe(
+            {"observation": self._current, **flags},
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        return self._advance(tensordict)[0]
+
+    def _advance(self, tensordict: TensorDictBase) -> tuple[TensorDict, np.ndarray, np.ndarray]:
+        action = tensordict.get("action").numpy()
+        if action.dtype != self._act_dtype:
+            action = action.astype(self._act_dtype)
+        if self._act_start:
+            action = action + self._act_start
+        obs, reward, terminated, truncated = self.backend.step(action)
+        self.decisions += 1
+        self._require_finite(obs, "observation")
+        self._require_finite(reward, "reward")
+        # Ended by itself and by the clock in the same step: it ended by itself.
+        truncated = truncated & ~terminated
+        done = terminated | truncated
+        result = TensorDict._new_unsafe(
+            {
+                "observation": _float(obs),
+                "reward": _float(reward).unsqueeze(-1),
+                "terminated": torch.tensor(terminated).unsqueeze(-1),
+                "truncated": torch.tensor(truncated).unsqueeze(-1),
+                "done": torch.tensor(done).unsqueeze(-1),
+            },
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+        return result, obs, done
+
+    def step_and_maybe_reset(
+        self, tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step and reset what ended, in one pass without TorchRL's re-validation of known keys."""
+        following, obs, done = self._advance(tensordict)
+        tensordict.set("next", following)
+        if done.any():
+            return tensordict, self._after_reset(self._reset_backend(done))
+        self._current = following.get("observation")
+        return tensordict, TensorDict._new_unsafe(
+            {
+                "observation": self._current,
+                "done": self._false,
+                "terminated": self._false,
+                "truncated": self._false,
+            },
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+
+    def _set_seed(self, seed: int | None) -> None:
+        # Seeds come from the run's own streams: see `reseed`.
+        return None
+
+    # -- own -----------------------------------------------------------------------------------
+
+    def reseed(self, seeds: list[int]) -> None:
+        """Give the seeds that the next full reset uses."""
+        self._seeds = list(seeds)
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """Capture every simulator and the observation to act on next; None where one cannot be."""
+        if self.backend.envs is None or self._current is None:
+            return None
+        states = [snapshot.capture(env) for env in self.backend.envs]
+        if any(state is None for state in states):
+            return None
+        return {"simulators": states, "observation": self._current.clone()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Put every simulator back; the next full reset then gives the captured observation."""
+        if self.backend.envs is None or len(self.backend.envs) != len(state["simulators"]):
+            raise ConfigError("num_envs or collect differ from the run that was saved")
+        self.backend.reset()
+        for env, simulator in zip(self.backend.envs, state["simulators"], strict=True):
+            snapshot.restore(env, simulator)
+        self._seeds = None
+        self._restored = state["observation"].numpy()
+
+    def _require_finite(self, array: np.ndarray, quantity: str) -> None:
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+        bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(axis=1)
+        if bad.any():
+            raise NonFiniteError(
+                f"{quantity} of environment {int(np.flatnonzero(bad)[0])} is not finite "
+                f"at its decision {self.decisions}"
+            )
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close the backend; a second call does nothing."""
+        if not self.is_closed:
+            self.backend.close()
+            super().close(raise_if_closed=False)
+
+
+def _float(array: np.ndarray) -> torch.Tensor:
+    # A copy always: vectors reuse their output buffers.
+    return torch.from_numpy(array.astype(np.float32))

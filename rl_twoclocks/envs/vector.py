@@ -1,0 +1,198 @@
+"""Vectors of environments as numpy batches, with true final observations and no automatic reset.
+
+gymnasium's vector classes (in this process or one process each) and envpool behind one interface:
+`step` never resets, `reset(mask)` resets exactly the environments named. So no observation of the
+next episode and no junk row can reach the learner.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rl_twoclocks.config import ConfigError, TaskConfig
+
+Array = np.ndarray
+
+
+class WorkerError(RuntimeError):
+    """A process that runs an environment died or raised; the message names it."""
+
+
+class VectorBackend(Protocol):
+    """N environments stepped together."""
+
+    num_envs: int
+    observation_space: gym.Space
+    action_space: gym.Space
+
+    @property
+    def envs(self) -> list[gym.Env] | None:
+        """The environments themselves, where they live in this process."""
+        ...
+
+    def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
+        """Reset all environments, or those with `mask` true; return observations [N, ...]."""
+        ...
+
+    def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
+        """Step all; return observation [N, ...], reward, terminated and truncated [N]."""
+        ...
+
+    def close(self) -> None:
+        """Release processes and simulators."""
+        ...
+
+
+def env_factory(task: TaskConfig, **extra: Any) -> Callable[[], gym.Env]:
+    """Give a picklable-by-cloudpickle function that makes one environment of the task."""
+    kwargs = {**task.kwargs, **extra}
+    if task.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = task.max_episode_steps
+
+    def make() -> gym.Env:
+        quiet_mujoco()
+        if task.import_:
+            importlib.import_module(task.import_)
+        return gym.make(task.env_id, disable_env_checker=True, **kwargs)
+
+    return make
+
+
+def quiet_mujoco() -> None:
+    """Drop MuJoCo's deprecation notes about the shipped models; pass every other warning on.
+
+    MuJoCo prints one line per environment and writes MUJOCO_LOG.TXT into the working directory;
+    its warning callback is the one place where both can be stopped.
+    """
+    try:
+        import mujoco
+    except ImportError:
+        return
+
+    def warn(message: str | bytes) -> None:
+        text = message.decode() if isinstance(message, bytes) else message
+        if "deprecated" not in text:
+            print(f"MuJoCo: {text.strip()}", file=sys.stderr)
+
+    mujoco.set_mju_user_warning(warn)
+
+
+class _SyncVector(SyncVectorEnv):
+    def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
+        # Nothing here reads infos, and merging them costs as much as a third of the physics.
+        return vector_infos
+
+
+class _AsyncVector(AsyncVectorEnv):
+    def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
+        return vector_infos
+
+
+class GymnasiumVector:
+    """gymnasium's SyncVectorEnv or AsyncVectorEnv with automatic resets off."""
+
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int, vectorization: str) -> None:
+        """Build `num_envs` environments, in this process (`sync`) or one process each (`async`)."""
+        factories = [make] * num_envs
+        self._async = vectorization == "async"
+        self.vector: SyncVectorEnv | AsyncVectorEnv
+        if self._async:
+            self.vector = _AsyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
+        else:
+            self.vector = _SyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
+        self.num_envs = num_envs
+        self.observation_space = self.vector.single_observation_space
+        self.action_space = self.vector.single_action_space
+
+    def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
+        """Reset all environments, or those with `mask` true."""
+        options = None if mask is None else {"reset_mask": mask}
+        seed: list[int | None] | None = None if seeds is None else list(seeds)
+        return self._guard(lambda: self.vector.reset(seed=seed, options=options))[0]
+
+    def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
+        """Step all environments; their observations are final where an episode ended."""
+        obs, reward, terminated, truncated, _ = self._guard(lambda: self.vector.step(action))
+        return obs, reward, terminated, truncated
+
+    def _guard(self, call: Callable[[], Any]) -> Any:
+        if not self._async:
+            return call()
+        try:
+            return call()
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            dead = [i for i, p in enumerate(self.vector.processes) if not p.is_alive()]
+            raise WorkerError(f"environment worker {dead} died (killed or crashed)") from error
+
+    @property
+    def envs(self) -> list[gym.Env] | None:
+        """The environments themselves, where they live in this process."""
+        return None if self._async else list(self.vector.envs)
+
+    def close(self) -> None:
+        """Close the environments; dead workers are terminated, not waited for."""
+        if self._async and any(not p.is_alive() for p in self.vector.processes):
+            self.vector.close(terminate=True)
+        else:
+            self.vector.close()
+
+
+class EnvpoolVector:
+    """envpool's C++ vector; finished environments are reset by name before the next step."""
+
+    envs: list[gym.Env] | None = None
+
+    def __init__(self, task: TaskConfig, num_envs: int, seed: int, num_threads: int) -> None:
+        """Build the pool.
+
+        Raises:
+            ConfigError: envpool is not installed or does not have the environment.
+        """
+        try:
+            import envpool
+        except ImportError:
+            raise ConfigError(
+                "collect.backend=envpool needs the envpool package: pip install envpool"
+            ) from None
+        if task.env_id not in envpool.list_all_envs():
+            raise ConfigError(
+                f"envpool has no environment {task.env_id!r}: use collect.backend=gymnasium"
+            )
+        kwargs = dict(task.kwargs)
+        if task.max_episode_steps is not None:
+            kwargs["max_episode_steps"] = task.max_episode_steps
+        self.vector = envpool.make_gymnasium(
+            task.env_id, num_envs=num_envs, num_threads=num_threads, seed=seed, **kwargs
+        )
+        self.num_envs = num_envs
+        self.observation_space = self.vector.observation_space
+        self.action_space = self.vector.action_space
+        self._obs: Array | None = None
+
+    def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
+        """Reset all or the masked environments; envpool takes seeds only when it is built."""
+        if mask is None or self._obs is None:
+            self._obs = np.array(self.vector.reset()[0])
+        else:
+            ids = np.flatnonzero(mask)
+            obs, info = self.vector.reset(ids)
+            self._obs[info["env_id"] if "env_id" in info else ids] = obs
+        return self._obs
+
+    def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
+        """Step all environments."""
+        obs, reward, terminated, truncated, _ = self.vector.step(action)
+        # A copy: reset writes first observations of new episodes into it.
+        self._obs = np.array(obs)
+        return obs, reward, terminated, truncated
+
+    def close(self) -> None:
+        """Stop the pool's threads."""
+        self.vector.close()

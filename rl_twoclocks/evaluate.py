@@ -1,0 +1,125 @@
+"""Evaluation on environments and a random stream of its own, with a frozen copy of the normaliser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_twoclocks.collect import BehaviourPolicy
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import BatchedEnv, make_env
+from rl_twoclocks.models import ActionMap, ActorCritic
+from rl_twoclocks.normalize import Normalizer
+from rl_twoclocks.optim import FlatParameters
+from rl_twoclocks.seeding import env_seeds, stream_seed
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns (unscaled) and lengths (decisions), one per episode."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    def readings(self) -> dict[str, float]:
+        """`eval/*` metrics."""
+        return {
+            "eval/return_mean": self.mean,
+            "eval/return_std": float(np.std(self.returns)),
+            "eval/return_min": float(np.min(self.returns)),
+            "eval/return_max": float(np.max(self.returns)),
+            "eval/length_mean": float(np.mean(self.lengths)),
+            "eval/episodes": len(self.returns),
+        }
+
+
+def evaluate(
+    act: Callable[[Tensor], Tensor],
+    env: BatchedEnv,
+    episodes: int,
+    seeds: list[int],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """Run whole episodes with a policy and return them, or None if told to stop.
+
+    Every environment runs the same number of episodes, so that short ones are not over-represented;
+    `episodes` is rounded up to a multiple of the environments.
+
+    Args:
+        act: from raw observations [N, ...] to actions [N, ...].
+        env: used from its reset on; N environments.
+        episodes: how many, at least.
+        seeds: one per environment, for the first reset.
+        should_stop: asked at every step.
+    """
+    n = env.batch_size[0]
+    each = -(-episodes // n)
+    env.reseed(seeds)
+    state = env.reset()
+    total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
+    results: list[list[tuple[float, int]]] = [[] for _ in range(n)]
+    while any(len(r) < each for r in results):
+        if should_stop():
+            return None
+        state.set("action", act(state.get("observation")))
+        with torch.no_grad():
+            stepped, state = env.step_and_maybe_reset(state)
+        following = stepped.get("next")
+        total += following.get("reward").view(-1).double().numpy()
+        length += 1
+        for i in np.flatnonzero(following.get("done").view(-1).numpy()):
+            if len(results[i]) < each:
+                results[i].append((float(total[i]), int(length[i])))
+            total[i], length[i] = 0.0, 0
+    flat = [episode for r in results for episode in r]
+    return Evaluation([r for r, _ in flat], [k for _, k in flat])
+
+
+class Evaluator:
+    """Evaluates the learner's newest state: environments, policy copy and seeds of its own.
+
+    Every evaluation starts from the same seeds, so two evaluations of one state agree exactly.
+    """
+
+    def __init__(self, config: Config, model: ActorCritic, normalizer: Normalizer) -> None:
+        """Build the environments once, in this process and on gymnasium's own simulators."""
+        self.episodes = config.eval.episodes
+        n = min(config.eval.num_envs, self.episodes)
+        seed = config.seed if config.eval.seed is None else config.eval.seed
+        self.seeds = env_seeds(seed, "evaluation", n)
+        collect = config.collect.model_copy(
+            update={"backend": "gymnasium", "vectorization": "sync"}
+        )
+        self.env = make_env(config.task, collect, n, self.seeds)
+        action_map = ActionMap(self.env.action_spec, config.model.squash, "cpu")
+        self.noise_seed = stream_seed(seed, "evaluation noise")
+        self.noise = None if config.eval.deterministic else torch.Generator()
+        self.policy = BehaviourPolicy(model, action_map, normalizer, n, self.noise)
+
+    def __call__(
+        self, flat: FlatParameters, should_stop: Callable[[], bool] = lambda: False
+    ) -> Evaluation | None:
+        """Evaluate parameters with the normaliser's present statistics; None if told to stop."""
+        self.policy.publish(flat, version=0)
+        if self.noise is not None:
+            self.noise.manual_seed(self.noise_seed)
+        return evaluate(
+            lambda observation: self.policy.act(observation)[0],
+            self.env,
+            self.episodes,
+            self.seeds,
+            should_stop,
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()

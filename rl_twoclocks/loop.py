@@ -1,0 +1,112 @@
+"""The training loop: collect -> window -> diagnose -> learn -> publish -> record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from rl_twoclocks.build import build
+from rl_twoclocks.config import Config
+from rl_twoclocks.diagnose import Diagnose
+from rl_twoclocks.envs import NonFiniteError
+from rl_twoclocks.rundir import claim
+from rl_twoclocks.safety import settle
+from rl_twoclocks.schedule import Schedule
+from rl_twoclocks.session import Session
+from rl_twoclocks.signals import StopSignal
+from rl_twoclocks.window import frames_of
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    run_dir: str
+    frames: int
+    rounds: int
+    return_mean: float | None
+    """Mean return of the last evaluation; None without evaluation."""
+    return_std: float | None
+    best_return: float | None
+    wall_seconds: float
+    """Over all sittings of the run."""
+    stopped_by: str | None
+    """Name of the signal that ended this sitting early; None when the budget is used up."""
+    checkpoint: str
+
+    def as_dict(self) -> dict:
+        """Plain values, as in `result.json`."""
+        return asdict(self)
+
+
+def train(config: Config) -> Result:
+    """Train a policy from a configuration; go on with the run if its directory holds one.
+
+    Raises:
+        ConfigError: the configuration cannot be run; nothing was changed.
+        NonFiniteError: an observation, reward, loss or gradient is not finite; the last checkpoint
+            is good.
+        WorkerError: an environment's process died.
+    """
+    config, derived = settle(config)
+    torch.set_num_threads(config.threads)
+    with StopSignal() as stop:
+        parts = build(config, derived)
+        try:
+            directory, exists = claim(config)
+            with Session(config, derived, directory, exists, parts) as session:
+                if not session.finished:
+                    run(config, session, stop)
+                return session.result(stop)
+        finally:
+            parts.close()
+
+
+def run(config: Config, session: Session, stop: StopSignal) -> None:
+    """Run rounds until the budget is used up or a signal comes."""
+    parts, clocks = session.parts, session.parts.clocks
+    schedule, diagnose = Schedule(config), Diagnose(config, parts)
+    cut_end = config.collect.reset_each_rollout or config.collect.split_trajs
+    collector = session.start_collector()
+    batches = iter(collector)
+    while clocks.frames < session.derived.frames and not stop:
+        started = time.perf_counter()
+
+        # Collect: the environment clock ticks. Every frame carries the version that acted.
+        with session.name_place():
+            rollout = frames_of(next(batches), parts.model.distribution.keys, cut_end)
+        clocks.collected(rollout.numel(), config.task.frame_skip)
+        parts.window.append(rollout)
+        done = rollout["terminated"] | rollout["truncated"]
+        parts.episodes.update(rollout["reward"], done)
+        collected = time.perf_counter()
+
+        # Diagnose before the first step, then learn: all passes of the round.
+        window = parts.window.take()
+        ready = parts.learner.prepare(window)
+        readings = diagnose.before(window, ready, rollout)
+        if not session.calibrating:
+            with session.name_place():
+                rates = schedule(clocks.frames)
+                readings |= parts.learner.learn(ready, *rates)
+            clocks.update_steps += int(readings["train/steps"])
+            clocks.skipped_steps += int(readings["train/steps_skipped"])
+            readings |= diagnose.after(ready)
+        learned = time.perf_counter()
+
+        # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.
+        clocks.policy_version += 1
+        parts.normalizer.update(rollout["observation"], rollout["reward"], done | rollout["cut"])
+        clocks.published_version = clocks.policy_version
+        parts.behaviour.publish(parts.flat, clocks.policy_version)
+
+        # Record, evaluate, save.
+        readings["time/collect_seconds"] = collected - started
+        readings["time/update_seconds"] = learned - collected
+        readings["time/round_seconds"] = time.perf_counter() - started
+        session.record(readings, stop, diagnose.alarms)
+
+
+__all__ = ["NonFiniteError", "Result", "run", "train"]

@@ -1,0 +1,138 @@
+"""Actor and critic networks, and the map from raw actions to the environment's bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torchrl.data import Bounded, TensorSpec
+
+from rl_twoclocks.config import ModelConfig
+from rl_twoclocks.distributions import Categorical, Distribution, Gaussian, Params
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+}
+
+
+class ActorCritic(nn.Module):
+    """Separate actor and critic; observations are already normalised.
+
+    Args:
+        observation_shape: shape of one observation; flattened for an MLP.
+        action_spec: TorchRL spec of a batch of actions; bounded boxes get a Gaussian, choices a
+            categorical.
+        config: sizes and initialisation.
+        generator: stream for the initial weights.
+    """
+
+    def __init__(
+        self,
+        observation_shape: torch.Size,
+        action_spec: TensorSpec,
+        config: ModelConfig,
+        generator: torch.Generator,
+    ) -> None:
+        """Build and initialise both networks orthogonally."""
+        super().__init__()
+        inputs = math.prod(observation_shape)
+        self.distribution: Distribution
+        if isinstance(action_spec, Bounded):
+            outputs = action_spec.shape[-1]
+            self.distribution = Gaussian
+            self.log_std = nn.Parameter(torch.full((outputs,), config.log_std_init))
+        else:
+            outputs = action_spec.space.n
+            self.distribution = Categorical
+        self.actor = _mlp(inputs, config, outputs, config.actor_gain, generator)
+        self.critic = _mlp(inputs, config, 1, 1.0, generator)
+
+    def policy(self, observation: Tensor) -> Params:
+        """Distribution parameters for observations [..., obs]."""
+        return self.head(self.actor(observation))
+
+    def head(self, output: Tensor) -> Params:
+        """Turn the actor's output [..., A] into distribution parameters."""
+        if self.distribution is Gaussian:
+            return output, self.log_std.exp().expand_as(output)
+        return (output,)
+
+    def value(self, observation: Tensor) -> Tensor:
+        """State values [...] in units of scaled reward."""
+        return self.critic(observation).squeeze(-1)
+
+    def forward(self, observation: Tensor) -> tuple[Params, Tensor]:
+        """Policy parameters and values in one call, for the fused step."""
+        return self.policy(observation), self.value(observation)
+
+    def heads(self) -> set[str]:
+        """Names of the parameters that adaptive gradient clipping leaves alone."""
+        last = {f"{net}.{len(getattr(self, net)) - 1}." for net in ("actor", "critic")}
+        return {
+            name
+            for name, p in self.named_parameters()
+            if p.ndim < 2 or any(name.startswith(prefix) for prefix in last)
+        }
+
+
+def _mlp(
+    inputs: int, config: ModelConfig, outputs: int, gain: float, generator: torch.Generator
+) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in config.hidden:
+        layers += [nn.Linear(inputs, width), _ACTIVATIONS[config.activation]()]
+        inputs = width
+    layers.append(nn.Linear(inputs, outputs))
+    linears = [m for m in layers if isinstance(m, nn.Linear)]
+    for linear in linears:
+        last = linear is linears[-1]
+        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2), generator=generator)
+        nn.init.zeros_(linear.bias)
+    return nn.Sequential(*layers)
+
+
+def fast_mlp(network: nn.Sequential) -> Callable[[Tensor], Tensor]:
+    """A forward pass without module dispatch, over the very weights of `network`.
+
+    Halves the time of a policy step on eight environments; weights are read at call time, so
+    in-place updates are seen.
+    """
+    steps: list[tuple[Tensor, Tensor] | nn.Module] = []
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            steps.append((layer.weight.detach().t(), layer.bias.detach()))
+        else:
+            steps.append(torch.tanh if isinstance(layer, nn.Tanh) else layer)  # type: ignore[arg-type]
+
+    def forward(x: Tensor) -> Tensor:
+        for step in steps:
+            x = torch.addmm(step[1], x, step[0]) if isinstance(step, tuple) else step(x)
+        return x
+
+    return forward
+
+
+class ActionMap:
+    """Raw actions to the environment's: squashed to its bounds, or passed on for choices."""
+
+    def __init__(self, action_spec: TensorSpec, squash: str, device: torch.device | str) -> None:
+        """Take the bounds of one environment from a batched spec."""
+        self.bounded = isinstance(action_spec, Bounded)
+        if self.bounded:
+            self.low = action_spec.space.low[0].to(device)
+            self.high = action_spec.space.high[0].to(device)
+            self.centre = (self.low + self.high) / 2
+            self.half = (self.high - self.low) / 2
+        self.squash = torch.tanh if squash == "tanh" else (lambda u: u.clamp(-1, 1))
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        """Map raw actions [N, A] (or choices [N]) to actions inside the bounds."""
+        if not self.bounded:
+            return raw
+        # Rounding may push centre + half * 1 past the bound by one unit in the last place.
+        return torch.addcmul(self.centre, self.half, self.squash(raw)).clamp(self.low, self.high)

@@ -1,0 +1,110 @@
+"""Policy objectives and the critic loss as pure functions on tensors.
+
+Three policies: behaviour b collected the data, proximal p is the centre of the trust region, the
+current policy is being optimised. Arguments are log-probabilities [n] of the stored actions under
+each; results are losses to be minimised, one per frame [n].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class PolicyTerms(NamedTuple):
+    """What an objective says of each frame, all [n]."""
+
+    loss: Tensor
+    ratio: Tensor
+    """Current over proximal policy: what the trust region bounds."""
+    clipped: Tensor
+    """1.0 where the ratio lies outside the trust region."""
+
+
+def clipped(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: float = 100.0,
+) -> PolicyTerms:
+    """PPO's clipped surrogate around the behaviour policy (Schulman et al. 2017, eq. 7)."""
+    ratio = (log_prob - behaviour_log_prob).exp()
+    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    loss = -torch.minimum(ratio * advantage, bounded * advantage)
+    return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
+
+
+def decoupled(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: float = 100.0,
+) -> PolicyTerms:
+    """Clip around the proximal policy, weight by proximal/behaviour (Hilton et al. 2022, eq. 3).
+
+    The weight is capped by `max_importance_ratio`.
+    """
+    weight = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
+    ratio = (log_prob - proximal_log_prob).exp()
+    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    loss = -weight * torch.minimum(ratio * advantage, bounded * advantage)
+    return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
+
+
+def geppo(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: float = 100.0,
+) -> PolicyTerms:
+    """Clip current/behaviour to an additive window around proximal/behaviour (Queeney et al. 2021).
+
+    The window's centre is capped by `max_importance_ratio`.
+    """
+    centre = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
+    ratio = (log_prob - behaviour_log_prob).exp()
+    bounded = _clamp(ratio, centre - clip_epsilon, centre + clip_epsilon)
+    loss = -torch.minimum(ratio * advantage, bounded * advantage)
+    outside = ((ratio - centre).abs() > clip_epsilon).to(ratio.dtype)
+    return PolicyTerms(loss, (log_prob - proximal_log_prob).exp(), outside)
+
+
+OBJECTIVES = {"clipped": clipped, "decoupled": decoupled, "geppo": geppo}
+
+
+def critic_loss(
+    value: Tensor, target: Tensor, old_value: Tensor, value_clip: float | None
+) -> Tensor:
+    """Squared error [n]; with `value_clip` the worse of it and of the clipped move's error."""
+    error = (value - target).square()
+    if value_clip is None:
+        return error
+    moved = old_value + (value - old_value).clamp(-value_clip, value_clip)
+    return torch.maximum(error, (moved - target).square())
+
+
+def standardize(advantage: Tensor) -> Tensor:
+    """Bring advantages [n] to mean 0 and deviation 1; a constant batch becomes 0."""
+    centred = advantage - advantage.mean()
+    return centred / (centred.square().mean().sqrt() + 1e-8)
+
+
+def _clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    # Bounds may be tensors (a schedule's value, or one window per frame).
+    return torch.minimum(torch.maximum(x, _like(low, x)), _like(high, x))
+
+
+def _like(bound: Tensor | float, x: Tensor) -> Tensor:
+    return bound if isinstance(bound, Tensor) else torch.full_like(x, bound)
+
+
+def _outside(ratio: Tensor, clip_epsilon: Tensor | float) -> Tensor:
+    return ((ratio - 1).abs() > clip_epsilon).to(ratio.dtype)

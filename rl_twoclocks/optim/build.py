@@ -1,0 +1,71 @@
+"""Find and build an optimizer of torch or torch_optimizer by its class name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+
+import torch
+from torch import nn
+
+from rl_twoclocks.config import ConfigError, OptimConfig
+
+FUSED = {"Adam": {"lr", "betas", "eps", "weight_decay"}, "AdamW": {"lr", "betas", "eps", "weight_decay"}}
+"""Optimizers that run inside the compiled step, and the arguments that this form knows."""
+
+# torch.optim has one optimizer that steps by closure and one for sparse gradients only.
+_UNUSABLE = {"Optimizer", "LBFGS", "SparseAdam"}
+
+
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """Look a class up in torch.optim, then in torch_optimizer.
+
+    Raises:
+        ConfigError: there is none of that name; names near ones.
+    """
+    import torch_optimizer
+
+    known: dict[str, type[torch.optim.Optimizer]] = {}
+    for module in (torch_optimizer, torch.optim):
+        for key, value in vars(module).items():
+            if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer):
+                known[key] = value
+    for key in _UNUSABLE:
+        known.pop(key, None)
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    near = near or [key for key in known if key.lower() == name.lower()]
+    raise ConfigError(
+        f"optim.name={name!r} is in neither torch.optim nor torch_optimizer"
+        + (f": did you mean {' or '.join(near)}?" if near else f": known are {sorted(known)}")
+    )
+
+
+def check_optimizer(config: OptimConfig) -> None:
+    """Build the optimizer on a throw-away parameter, so that bad arguments show at once.
+
+    Raises:
+        ConfigError: the name or one of `optim.kwargs` is wrong.
+    """
+    probe = nn.Linear(2, 2)
+    make_optimizer(config, probe)
+
+
+def make_optimizer(config: OptimConfig, module: nn.Module) -> torch.optim.Optimizer:
+    """Build the optimizer over a module's parameters.
+
+    Raises:
+        ConfigError: the name or one of `optim.kwargs` is wrong.
+    """
+    cls = optimizer_class(config.name)
+    allowed = [p for p in inspect.signature(cls).parameters if p not in ("params", "lr")]
+    for key in config.kwargs:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=1)
+            hint = f": did you mean {near[0]}?" if near else f": known are {allowed}"
+            raise ConfigError(f"optim.kwargs.{key} is no argument of {config.name}{hint}")
+    try:
+        return cls(module.parameters(), lr=config.learning_rate, **config.kwargs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optim.name={config.name}: {error}") from error

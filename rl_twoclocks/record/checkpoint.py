@@ -1,0 +1,90 @@
+"""Checkpoints: atomic, complete, loadable without executing code, never silently skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAME = re.compile(r"checkpoint-(\d{12})\.pt")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is missing, damaged, or does not fit."""
+
+
+def save(directory: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
+    """Write `checkpoint-<frames>.pt` atomically and drop all but the newest `keep_last`."""
+    path = directory / f"checkpoint-{frames:012d}.pt"
+    write(path, state)
+    for old in listed(directory)[:-keep_last]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write one file under a name that no loader looks for, sync it, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".partial-{os.getpid()}-{path.name}"
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def listed(directory: Path) -> list[Path]:
+    """All numbered checkpoints, oldest first."""
+    found = [p for p in directory.glob("checkpoint-*.pt") if _NAME.fullmatch(p.name)]
+    return sorted(found, key=lambda p: p.name)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read one checkpoint to the CPU.
+
+    Raises:
+        CheckpointError: there is no such file, or it cannot be read; names what is there instead.
+    """
+    if not path.is_file():
+        near = path if path.is_dir() else path.parent
+        there = sorted(p.name for p in near.glob("*.pt")) or sorted(
+            str(p.relative_to(near)) for p in near.glob("*/*.pt")
+        )
+        hint = f"; in {near} there are: {', '.join(there[:8])}" if there else ""
+        raise CheckpointError(f"no checkpoint at {path}{hint}")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def load_newest(directory: Path) -> dict[str, Any] | None:
+    """Read the newest good checkpoint; None only where there is none at all.
+
+    Raises:
+        CheckpointError: there are checkpoints and none can be read.
+    """
+    paths = listed(directory)
+    for path in reversed(paths):
+        try:
+            return load(path)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; trying the one before", stacklevel=2)
+    if paths:
+        raise CheckpointError(
+            f"none of the {len(paths)} checkpoints in {directory} can be read; "
+            "on_existing=overwrite starts over"
+        )
+    return None

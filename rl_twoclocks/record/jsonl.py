@@ -1,0 +1,96 @@
+"""Write metrics to `metrics.jsonl`: one JSON object a line, `{"frames": 2048, "train/kl": 0.01}`.
+
+The file is strictly valid JSON: a metric that is NaN or infinite is written as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from rl_twoclocks.record import RunInfo
+
+
+class JsonlLogger:
+    """Append rows to `<run>/metrics.jsonl`, each flushed as it is written."""
+
+    def __init__(self, run: RunInfo) -> None:
+        """Open the file; keep the rows up to the checkpoint resumed from, and none for a new run.
+
+        Raises:
+            ValueError: If a line other than the last is not JSON.
+        """
+        path = run.directory / "metrics.jsonl"
+        # A killed run leaves rows that its checkpoint does not know: they are trained again.
+        kept = [line for line, row in _lines(path) if run.frames and row["frames"] <= run.frames]
+        _replace(path, "".join(f"{line}\n" for line in kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, metrics: Mapping[str, float], frames: int) -> None:
+        """Append one row, `frames` environment frames into the run."""
+        row = {"frames": frames, **{name: _plain(value) for name, value in metrics.items()}}
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def watch(self, module: nn.Module) -> None:
+        """Do nothing: a module is not a row."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the file is its own state."""
+        return {}
+
+    def close(self, exit_code: int = 0) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a `metrics.jsonl`, leaving out a last line that was torn by a kill.
+
+    Args:
+        path: The file; one that does not exist has no rows.
+
+    Raises:
+        ValueError: If a line other than the last is not JSON.
+    """
+    return [row for _, row in _lines(path)]
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the text of each line with the row that it holds."""
+    if not path.exists():
+        return
+    # Split at "\n" alone: splitlines() also splits at characters that JSON allows in a string.
+    lines = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                return
+            raise ValueError(f"{path}, line {number}: not JSON: {error}") from error
+        yield line, row
+
+
+def _plain(value: float) -> float | None:
+    """Return a number that JSON can hold: integers stay exact, NaN and infinity become None."""
+    number = value if isinstance(value, int) else float(value)
+    return number if math.isfinite(number) else None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Rewrite a file so that a kill at any moment leaves the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,150 @@
+"""Write metrics to Weights & Biases; the x axis is environment frames.
+
+It never prompts or stops training: a W&B that fails falls back once, to offline or to nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from rl_twoclocks.config import LoggerConfig
+    from rl_twoclocks.record import RunInfo
+
+_log = logging.getLogger(__name__)
+
+_SECRET = re.compile(r"(^|[^a-z])keys?($|[^a-z])|api_?key|token|passw|secret", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+
+# W&B's own settings; the environment variable WANDB_<NAME> wins over each. The two time limits
+# (seconds) bound what a dead network can cost; what was not uploaded stays for `wandb sync`.
+_QUIET: dict[str, Any] = {
+    "silent": True,
+    "console": "off",
+    "disable_git": True,
+    "save_code": False,
+    "init_timeout": 6.0,
+    "finish_timeout": 60.0,
+}
+
+
+class WandbLogger:
+    """Write to one W&B run, whose files lie in the run directory."""
+
+    def __init__(self, config: LoggerConfig, run: RunInfo) -> None:
+        """Start the W&B run, or go on with the one that the checkpoint names."""
+        self._id = str(run.state.get("wandb_id") or uuid.uuid4().hex)
+        self._watch_freq = config.watch_freq if config.watch else 0
+        # W&B reads the event file itself then: logging here too would double every metric.
+        self._synced = config.sync_tensorboard and config.tensorboard
+        self._last = run.frames or -1
+        self._run = self._start(config, run)
+        if not self._synced:
+            self._call("define_metric", "*", step_metric="frames")
+
+    def log(self, metrics: Mapping[str, float], frames: int) -> None:
+        """Log one row at step `frames`; a step that does not increase is skipped."""
+        if frames <= self._last or self._synced:
+            return
+        self._last = frames
+        row = {name: float(value) for name, value in metrics.items()}
+        self._call("log", {"frames": float(frames), **row}, step=frames)
+
+    def watch(self, module: nn.Module) -> None:
+        """Follow gradients and parameters of a module, if `logger.watch` is on."""
+        if self._watch_freq:
+            self._call("watch", module, log="all", log_freq=self._watch_freq)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the id of the W&B run."""
+        return {"wandb_id": self._id}
+
+    def close(self, exit_code: int = 0) -> None:
+        """Finish the W&B run; a second call does nothing."""
+        self._call("unwatch")  # a hook that outlives its run raises in the forward pass
+        self._call("finish", exit_code=exit_code)
+        self._run = None
+
+    def _start(self, config: LoggerConfig, run: RunInfo) -> Any:
+        """Return the W&B run in the best mode that works, or None."""
+        mode: str = config.wandb_mode
+        if mode == "auto":
+            mode = os.environ.get("WANDB_MODE", "").lower().replace("dryrun", "offline")
+        if mode == "disabled":
+            return None
+        arguments = {
+            "id": self._id,
+            "resume": "allow",
+            # A caller's own run is left alone; W&B's hooks, though, write to the global run alone.
+            "reinit": "finish_previous" if self._synced or config.watch else "create_new",
+            "dir": str(run.directory),
+            "name": run.name,
+            "project": config.project,
+            "entity": config.entity,
+            "group": config.group,
+            "tags": list(config.tags),
+            "config": without_secrets(run.config),
+            "allow_val_change": True,
+            "sync_tensorboard": self._synced,
+            "settings": {k: v for k, v in _QUIET.items() if f"WANDB_{k.upper()}" not in os.environ},
+        }
+        reason = "not logged in" if mode == "online" else ""
+        try:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # can hold up the exit by 20 s
+            import wandb
+
+            if mode != "offline" and _logged_in(wandb):  # online and logged out would prompt
+                try:
+                    session = wandb.init(mode="online", **arguments)
+                    _log.info("W&B run: %s", session.url)
+                    return session
+                except Exception as error:
+                    reason = repr(error)
+                    wandb.teardown()  # else the id stays taken by the run that did not start
+            session = wandb.init(mode="offline", **arguments)
+        except Exception as error:
+            _log.warning("W&B is off: %r", error)
+            return None
+        if reason:
+            _log.warning("W&B records offline: %s", reason)
+        return session
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Call the W&B run, and drop it at its first failure."""
+        try:
+            if self._run is not None:
+                getattr(self._run, method)(*args, **kwargs)
+        except Exception as error:
+            self._run = None
+            _log.warning("W&B is off from here: %r", error)
+
+
+def without_secrets(config: Any) -> Any:
+    """Copy a nested configuration without keys, tokens, passwords, or the login in a URL."""
+    if isinstance(config, dict):
+        return {k: without_secrets(v) for k, v in config.items() if not _SECRET.search(str(k))}
+    if isinstance(config, list | tuple):
+        return [without_secrets(value) for value in config]
+    return _URL_LOGIN.sub("***@", config) if isinstance(config, str) else config
+
+
+def _logged_in(wandb: Any) -> bool:
+    """Say whether W&B's own lookup finds credentials, without a prompt or the network."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        from wandb.sdk.lib.wbauth import authenticate_session
+
+        host = wandb.setup().settings.base_url
+        # Not `wandb.login(prompt=False)`: that asks the server for the name of the user.
+        return bool(authenticate_session(host=host, source="", prompt=False, update_session=False))
+    except Exception:
+        return False

@@ -1,0 +1,201 @@
+"""The table of safe hyperparameters, the rules across fields, and the numbers derived from both.
+
+Source of the table: the two-clocks write-up that this project digests (docs/clocks.md). The cap of
+the clock ratio is firm; the bands of B and U only warn, since some of their corners break the cap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_twoclocks.config import ClocksConfig, Config, ConfigError
+from rl_twoclocks.optim import check_optimizer
+
+
+@dataclass(frozen=True)
+class SafeRow:
+    """One family's row: bands of B and U in frames, the cap of B / U, and what must also hold."""
+
+    batch_size: tuple[int, int]
+    update_frequency: tuple[int, int]
+    ratio_cap: float
+    also: str
+
+
+SAFE_TABLE = {
+    "atari": SafeRow((2048, 4096), (500, 1000), 4.0, "frame_skip = 4"),
+    "mujoco": SafeRow((1024, 2048), (200, 500), 5.0, "actions saturated by tanh"),
+    "gazebo": SafeRow((512, 1024), (100, 250), 4.0, "physics step 0.001 s"),
+    "inspection": SafeRow((256, 512), (50, 150), 3.5, "random rotation by up to 5 degrees"),
+}
+WATCH_RATIO, DANGER_RATIO = 10.0, 50.0
+"""Clock ratios from which a run is to be watched, and from which failure is expected."""
+SAFE_PASSES = 3
+"""At most this many passes over the window per version, by the write-up's rule."""
+MAX_REUSE = 12.0
+"""Warn above this many uses of a frame (clock ratio x passes); classic PPO has 10."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Numbers that follow from a configuration, computed once and printed at start."""
+
+    clock_ratio: float
+    zone: str
+    reuse: float
+    rounds: int
+    frames: int
+    """Frames that the run really collects: whole rollouts within the budget."""
+    minibatches: int
+    """Optimizer steps per pass over a full window."""
+    update_steps: int
+    """Optimizer steps of the whole run, if nothing stops a round."""
+    steps_per_env: int
+    """Length T of a rollout in one environment."""
+    notes: tuple[str, ...]
+    """What was adjusted or lies outside the table, in plain words."""
+
+    def lines(self, config: Config) -> list[str]:
+        """Say it for a person, one line per fact."""
+        c = config.clocks
+        budget = f"{config.total_frames:,} frames asked, {self.rounds:,} rounds = {self.frames:,}"
+        return [
+            f"clocks    B {c.batch_size:,} / U {c.update_frequency:,} = ratio {self.clock_ratio:.3g}"
+            f" ({self.zone}), {c.update_epochs} passes, reuse {self.reuse:.3g}",
+            f"rollout   {config.num_envs} environments x {self.steps_per_env} decisions",
+            f"budget    {budget}; {self.update_steps:,} optimizer steps of {c.minibatch_size} frames",
+            *[f"note      {note}" for note in self.notes],
+        ]
+
+
+def zone(ratio: float) -> str:
+    """Name the zone of a clock ratio: safe, watch or danger."""
+    return "safe" if ratio < WATCH_RATIO else "watch" if ratio < DANGER_RATIO else "danger"
+
+
+def settle(config: Config) -> tuple[Config, Derived]:
+    """Apply the rules across fields; return the configuration that will run and its numbers.
+
+    Raises:
+        ConfigError: something contradicts something, or `clocks.ratio.mode=error` and the ratio is
+            above the cap.
+    """
+    notes: list[str] = []
+    _check(config)
+    clocks = _check_ratio(config, notes)
+    config = config.model_copy(update={"clocks": clocks})
+    _check_row(config, notes)
+    _check_shapes(config)
+    check_optimizer(config.optim)
+    ratio = clocks.batch_size / clocks.update_frequency
+    rounds = config.total_frames // clocks.update_frequency
+    minibatches = -(-clocks.batch_size // clocks.minibatch_size)
+    if rounds * clocks.update_frequency < config.total_frames:
+        left = config.total_frames - rounds * clocks.update_frequency
+        notes.append(f"total_frames is no multiple of U: the last {left:,} frames are not collected")
+    if ratio * clocks.update_epochs > MAX_REUSE:
+        notes.append(
+            f"reuse {ratio * clocks.update_epochs:.3g} is above {MAX_REUSE:.3g}: expect overfitting "
+            "to old data; lower clocks.update_epochs"
+        )
+    return config, Derived(
+        clock_ratio=ratio,
+        zone=zone(ratio),
+        reuse=ratio * clocks.update_epochs,
+        rounds=rounds,
+        frames=rounds * clocks.update_frequency,
+        minibatches=minibatches,
+        update_steps=rounds * minibatches * clocks.update_epochs,
+        steps_per_env=clocks.update_frequency // config.num_envs,
+        notes=tuple(notes),
+    )
+
+
+def _check(config: Config) -> None:
+    c = config.clocks
+    if c.batch_size < c.update_frequency:
+        raise ConfigError(
+            f"clocks.batch_size={c.batch_size} is smaller than clocks.update_frequency="
+            f"{c.update_frequency}: fresh frames would be dropped unseen; set both to "
+            f"{c.update_frequency}"
+        )
+    if c.minibatch_size > c.batch_size:
+        raise ConfigError(
+            f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "
+            f"clocks.batch_size={c.batch_size} frames"
+        )
+
+
+def _check_ratio(config: Config, notes: list[str]) -> ClocksConfig:
+    clocks, row = config.clocks, SAFE_TABLE.get(config.task.family)
+    cap = row.ratio_cap if row else WATCH_RATIO
+    ratio = clocks.batch_size / clocks.update_frequency
+    if ratio <= cap:
+        return clocks
+    where = f"the {config.task.family} row of the safe table" if row else "the safe zone"
+    text = f"clock ratio {ratio:.3g} (B {clocks.batch_size} / U {clocks.update_frequency}) is above"
+    text += f" {cap:.3g}, the cap of {where}"
+    mode = clocks.ratio.mode
+    if mode == "error":
+        raise ConfigError(
+            f"{text}: lower clocks.batch_size to {int(cap * clocks.update_frequency)}, or raise "
+            f"clocks.update_frequency to {-(-clocks.batch_size // cap):.0f}"
+        )
+    if mode == "observe":
+        return clocks
+    if mode == "warn":
+        notes.append(f"{text}; clocks.ratio.mode=enforce would adjust it")
+        return clocks
+    return _enforce(config, cap, text, notes)
+
+
+def _enforce(config: Config, cap: float, text: str, notes: list[str]) -> ClocksConfig:
+    """Lower B towards its band's floor first (drop the oldest frames), then raise U."""
+    clocks, row, n = config.clocks, SAFE_TABLE.get(config.task.family), config.num_envs
+    floor = min(row.batch_size[0], clocks.batch_size) if row else clocks.update_frequency
+    wanted = int(cap * clocks.update_frequency)
+    batch = max(wanted, floor, clocks.minibatch_size) // n * n
+    batch = max(batch, -(-floor // n) * n)
+    frequency = clocks.update_frequency
+    if batch / frequency > cap:
+        frequency = int(-(-batch // cap))
+        frequency = -(-frequency // n) * n
+    batch = max(batch, frequency)
+    notes.append(f"{text}; enforced: B {batch} / U {frequency} = {batch / frequency:.3g}")
+    return clocks.model_copy(update={"batch_size": batch, "update_frequency": frequency})
+
+
+def _check_row(config: Config, notes: list[str]) -> None:
+    row, c = SAFE_TABLE.get(config.task.family), config.clocks
+    if row is None or c.ratio.mode == "observe" or c.batch_size == c.update_frequency:
+        # B = U is classic PPO: the lowest ratio of all, whatever the bands say.
+        return
+    for key, value, (low, high) in (
+        ("batch_size", c.batch_size, row.batch_size),
+        ("update_frequency", c.update_frequency, row.update_frequency),
+    ):
+        if not low <= value <= high:
+            notes.append(
+                f"clocks.{key}={value} is outside the {config.task.family} band {low}-{high}"
+            )
+    if c.update_epochs > SAFE_PASSES:
+        notes.append(f"clocks.update_epochs={c.update_epochs} is above {SAFE_PASSES}")
+    if config.task.family == "mujoco" and config.model.squash != "tanh":
+        notes.append(f"the mujoco row asks for {row.also}: model.squash={config.model.squash}")
+
+
+def _check_shapes(config: Config) -> None:
+    n = config.num_envs
+    for key in ("update_frequency", "batch_size"):
+        value = getattr(config.clocks, key)
+        if value % n:
+            low, high = value // n * n, -(-value // n) * n
+            near = f"{low} or {high}" if low else str(high)
+            raise ConfigError(
+                f"clocks.{key}={value} is not divisible by num_envs={n}: nearest are {near}"
+            )
+    if config.total_frames < config.clocks.update_frequency:
+        raise ConfigError(
+            f"total_frames={config.total_frames} is less than one rollout of "
+            f"clocks.update_frequency={config.clocks.update_frequency} frames"
+        )

@@ -1,0 +1,234 @@
+"""Everything around the rounds of one sitting: records, evaluations, checkpoints, resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchrl.collectors import Collector
+
+from rl_twoclocks import state
+from rl_twoclocks.build import Parts
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import NonFiniteError
+from rl_twoclocks.evaluate import Evaluation, Evaluator
+from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
+from rl_twoclocks.rundir import plain, run_name, write_text
+from rl_twoclocks.safety import Derived
+from rl_twoclocks.signals import StopSignal
+
+if TYPE_CHECKING:
+    from rl_twoclocks.loop import Result
+
+
+class Session:
+    """One sitting of a run in its directory; a context manager that always closes the records."""
+
+    def __init__(
+        self, config: Config, derived: Derived, directory: Path, resume: bool, parts: Parts
+    ) -> None:
+        """Load the newest checkpoint if `resume`, and open loggers and display."""
+        self.config, self.derived, self.directory, self.parts = config, derived, directory, parts
+        self.started = time.perf_counter()
+        self.earlier_seconds = 0.0
+        self.best: float | None = None
+        self.last: Evaluation | None = None
+        self.last_readings: dict[str, float] = {}
+        self.saved_at = -1
+        saved = checkpoint.load_newest(directory) if resume else None
+        if saved is not None:
+            state.restore(parts, saved)
+            self.best, self.earlier_seconds = saved["best"], saved["wall_seconds"]
+            self.last_readings = saved["last_evaluation"]
+            self.saved_at = parts.clocks.frames
+        self._saved = saved
+        frames = parts.clocks.frames
+        self.finished = frames >= derived.frames
+        info = RunInfo(
+            run_name(config),
+            directory,
+            plain(config) | {"derived": vars(derived)},
+            frames,
+            saved["loggers"] if saved else {},
+        )
+        self.loggers = make_loggers(config.logger, info)
+        self.display = Display(config.logger.display, derived.frames, run_name(config))
+        self.evaluator: Evaluator | None = None
+        self.collector: Collector | None = None
+        tenth = max(derived.frames // 10, 1)
+        self.eval_every = config.eval.every_frames or tenth
+        self.save_every = config.checkpoint.every_frames or tenth
+        self.recorded_at = time.perf_counter()
+        self.frames_at_record = frames
+
+    # -- context -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Session:
+        """Show what will run."""
+        self.display.start()
+        for line in self.derived.lines(self.config):
+            self.display.message(line)
+        self.display.message(f"results   {self.directory}")
+        if self._saved is not None:
+            frames = self.parts.clocks.frames
+            how = "simulators restored" if self._saved["environments"] else "new episodes begun"
+            self.display.message(
+                f"resumed   at {frames:,} frames, policy version "
+                f"{self.parts.clocks.policy_version:,} ({how})"
+            )
+        elif self.parts.learner.update.compiled:
+            self.display.message("compile   one graph per optimizer step; the first takes a while")
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Write the error down if there is one, and close everything."""
+        if error is not None:
+            text = "".join(traceback.format_exception(error))
+            write_text(self.directory / "error.txt", text)
+        else:
+            (self.directory / "error.txt").unlink(missing_ok=True)
+        if self.collector is not None:
+            self.collector.shutdown()
+        if self.evaluator is not None:
+            self.evaluator.close()
+        self.display.close()
+        self.loggers.close(exit_code=1 if error is not None else 0)
+
+    # -- around the rounds ---------------------------------------------------------------------
+
+    def start_collector(self) -> Collector:
+        """Start collecting, with every random stream where the checkpoint left it."""
+        self.collector = self.parts.make_collector(self.config)
+        if self._saved is not None:
+            state.restore_random(self.parts, self._saved)
+        else:
+            # The collector tries the policy once when it starts; the stream begins here.
+            self.parts.restart_streams(self.config.seed)
+        self.loggers.watch(self.parts.model)
+        return self.collector
+
+    @property
+    def calibrating(self) -> bool:
+        """Whether this round only estimates the normaliser's statistics."""
+        norm = self.parts.normalizer
+        return norm.config.observation and norm.config.calibrate and norm.observation.count == 0
+
+    @contextlib.contextmanager
+    def name_place(self) -> Iterator[None]:
+        """Add round and frames to an error about a number that is not finite."""
+        try:
+            yield
+        except NonFiniteError as error:
+            clocks = self.parts.clocks
+            raise NonFiniteError(
+                f"{error} (round {clocks.policy_version + 1}, after {clocks.frames:,} frames; "
+                f"the newest good checkpoint is at {max(self.saved_at, 0):,} frames)"
+            ) from error
+
+    def record(self, readings: dict[str, float], stop: StopSignal, alarms: list) -> None:
+        """End a round: evaluate and save where due, write the metrics, show them."""
+        clocks = self.parts.clocks
+        before = clocks.frames - self.config.clocks.update_frequency
+        last_round = clocks.frames >= self.derived.frames
+        readings = {**clocks.readings(), **readings, **self.parts.episodes.readings(), **self._rates()}
+        for alarm in alarms:
+            self.display.message(str(alarm))
+            readings[f"alarm/{alarm.name}"] = 1.0
+        alarms.clear()
+        evaluated = False
+        if self.config.eval.enabled and (_due(before, clocks.frames, self.eval_every) or last_round):
+            evaluated = self._evaluate(readings, stop)
+        rounds = clocks.policy_version
+        if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:
+            self.loggers.log(readings, clocks.frames)
+        self.display.update(readings, clocks.frames)
+        if last_round or stop or _due(before, clocks.frames, self.save_every):
+            self.save()
+        if evaluated and self.config.checkpoint.save_best and self._is_best():
+            checkpoint.write(self.directory / "best.pt", self._state())
+
+    def save(self) -> None:
+        """Write a checkpoint of this round's end, if it is not on disk yet."""
+        clocks = self.parts.clocks
+        if clocks.frames == self.saved_at:
+            return
+        if self.config.checkpoint.episode_boundary and self.collector is not None:
+            self.parts.begin_new_episodes(self.config.seed)
+            self.collector.reset()
+        keep = self.config.checkpoint.keep_last
+        checkpoint.save(self.directory, self._state(), clocks.frames, keep)
+        self.saved_at = clocks.frames
+
+    def result(self, stop: StopSignal) -> Result:
+        """Sum the run up; write `result.json` when its budget is used up."""
+        from rl_twoclocks.loop import Result
+
+        clocks = self.parts.clocks
+        done = clocks.frames >= self.derived.frames
+        path = self.directory / f"checkpoint-{clocks.frames:012d}.pt"
+        result = Result(
+            run_dir=str(self.directory),
+            frames=clocks.frames,
+            rounds=clocks.policy_version,
+            return_mean=self.last_readings.get("eval/return_mean"),
+            return_std=self.last_readings.get("eval/return_std"),
+            best_return=self.best,
+            wall_seconds=self._wall_seconds(),
+            stopped_by=None if done or stop.received is None else stop.received.name,
+            checkpoint=str(path),
+        )
+        if done and not self.finished:
+            text = json.dumps(result.as_dict(), indent=2) + "\n"
+            write_text(self.directory / "result.json", text)
+        return result
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _evaluate(self, readings: dict[str, float], stop: StopSignal) -> bool:
+        started = time.perf_counter()
+        if self.evaluator is None:
+            parts = self.parts
+            self.evaluator = Evaluator(self.config, parts.model, parts.normalizer)
+        result = self.evaluator(self.parts.flat, should_stop=lambda: bool(stop))
+        if result is None:
+            return False
+        self.last = result
+        self.last_readings = result.readings()
+        readings |= self.last_readings
+        readings["time/eval_seconds"] = time.perf_counter() - started
+        return True
+
+    def _is_best(self) -> bool:
+        mean = self.last_readings["eval/return_mean"]
+        if self.best is not None and mean <= self.best:
+            return False
+        self.best = mean
+        return True
+
+    def _rates(self) -> dict[str, float]:
+        now, frames = time.perf_counter(), self.parts.clocks.frames
+        rate = (frames - self.frames_at_record) / max(now - self.recorded_at, 1e-9)
+        self.recorded_at, self.frames_at_record = now, frames
+        return {"time/frames_per_second": rate, "time/wall_seconds": self._wall_seconds()}
+
+    def _wall_seconds(self) -> float:
+        return self.earlier_seconds + time.perf_counter() - self.started
+
+    def _state(self) -> dict[str, Any]:
+        extra = {
+            "best": self.best,
+            "last_evaluation": dict(self.last_readings),
+            "wall_seconds": self._wall_seconds(),
+            "loggers": self.loggers.state_dict(),
+        }
+        return state.capture(self.parts, self.config, extra)
+
+
+def _due(before: int, now: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (before, now]."""
+    return now // every > before // every

@@ -1,0 +1,91 @@
+"""What a checkpoint holds: everything that the next round depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rl_twoclocks.build import Parts
+from rl_twoclocks.config import Config
+from rl_twoclocks.record.checkpoint import CheckpointError
+from rl_twoclocks.rundir import plain
+
+FORMAT = 1
+"""Raised when a checkpoint of an older version can no longer be read."""
+
+
+def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, Any]:
+    """Collect the state at the end of a round, as tensors and plain values.
+
+    Where the simulators cannot be captured, `environments` is None: a stated episode boundary.
+    """
+    environments = None
+    if not config.checkpoint.episode_boundary:
+        environments = parts.env.snapshot()
+    return {
+        "format": FORMAT,
+        "config": plain(config),
+        "parameters": parts.flat.vector.detach().cpu().clone(),
+        "parameter_names": list(parts.flat.names),
+        "update": parts.learner.update.state_dict(),
+        "normalizer": parts.normalizer.state_dict(),
+        "window": parts.window.state_dict(),
+        "episodes": parts.episodes.state_dict(),
+        "clocks": parts.clocks.state_dict(),
+        "random": {
+            "policy": parts.policy_noise.get_state(),
+            "minibatch": parts.minibatch_order.get_state(),
+        },
+        "environments": environments,
+        **extra,
+    }
+
+
+def restore(parts: Parts, state: dict[str, Any]) -> None:
+    """Put a captured state back and publish it to the behaviour policy.
+
+    Call before the collector starts. Without captured simulators the environments begin new
+    episodes, with seeds that follow from the run's seed and the frames so far.
+
+    Raises:
+        CheckpointError: the state is of another format or another network.
+    """
+    check(state)
+    if state["parameter_names"] != parts.flat.names or (
+        state["parameters"].shape != parts.flat.vector.shape
+    ):
+        raise CheckpointError("the checkpoint is of another network")
+    with torch.no_grad():
+        parts.flat.vector.copy_(state["parameters"])
+    parts.learner.update.load_state_dict(state["update"])
+    parts.normalizer.load_state_dict(state["normalizer"])
+    parts.window.load_state_dict(state["window"])
+    parts.episodes.load_state_dict(state["episodes"])
+    parts.clocks.load_state_dict(state["clocks"])
+    parts.behaviour.publish(parts.flat, parts.clocks.published_version)
+    if state["environments"] is not None:
+        parts.env.restore(state["environments"])
+    else:
+        parts.begin_new_episodes(state["config"]["seed"])
+
+
+def restore_random(parts: Parts, state: dict[str, Any]) -> None:
+    """Set the random streams; call after the collector started, which draws a first action."""
+    parts.policy_noise.set_state(state["random"]["policy"])
+    parts.minibatch_order.set_state(state["random"]["minibatch"])
+
+
+def check(state: dict[str, Any]) -> None:
+    """Refuse what is no complete checkpoint of this format.
+
+    Raises:
+        CheckpointError: names what is missing.
+    """
+    missing = {"format", "config", "parameters", "normalizer", "clocks"} - state.keys()
+    if missing:
+        raise CheckpointError(f"the checkpoint lacks {', '.join(sorted(missing))}")
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {state['format']}, this version reads {FORMAT}"
+        )

@@ -1,0 +1,207 @@
+"""One optimizer step on one minibatch: loss, finite check, clipping, step, reading.
+
+The whole step is one function of flat tensors, so that it compiles to one graph. The finite check
+and the KL stop are part of it: a step that must not happen is computed and thrown away on the
+device, and `alive` turns to 0 for the rest of the round. No step needs the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value
+
+from rl_twoclocks.config import AlgoConfig, InterventionsConfig, OptimConfig
+from rl_twoclocks.models import ActorCritic
+from rl_twoclocks.objectives import OBJECTIVES, critic_loss, standardize
+from rl_twoclocks.optim import FUSED, FlatParameters, adaptive_clip, make_optimizer
+
+FIELDS = (
+    "observation",
+    "action",
+    "behaviour_log_prob",
+    "proximal_log_prob",
+    "advantage",
+    "target",
+    "old_value",
+)
+"""What a minibatch holds, in the order in which the step takes it, each [n, ...]."""
+
+READINGS = (
+    "loss",
+    "loss_policy",
+    "loss_critic",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "ess",
+    "max_ratio",
+    "grad_norm",
+    "finite",
+    "applied",
+)
+"""What a step returns besides one gradient norm per layer."""
+
+
+class Update:
+    """The optimizer step and the state that it owns.
+
+    Args:
+        flat: the actor-critic's parameters.
+        algo, optim, interventions: settings; constant for the run.
+        compile_step: compile the step into one graph.
+        cuda_graphs: capture that graph (CUDA only).
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        algo: AlgoConfig,
+        optim: OptimConfig,
+        interventions: InterventionsConfig,
+        compile_step: bool,
+        cuda_graphs: bool = False,
+    ) -> None:
+        """Allocate the optimizer's state; compilation happens at the first call."""
+        self.flat, self.algo, self.optim = flat, algo, optim
+        model = flat.module
+        assert isinstance(model, ActorCritic)
+        self.model = model
+        self.skip_nonfinite = interventions.on_nonfinite == "skip"
+        kl_stop = algo.target_kl if interventions.kl_stop else None
+        self.kl_limit = float("inf") if kl_stop is None else 1.5 * kl_stop
+        self.protected = model.heads()
+        zero = torch.zeros((), device=flat.vector.device)
+        self.alive = zero + 1
+        self.learning_rate = zero + optim.learning_rate
+        self.clip_epsilon = zero + algo.clip_epsilon
+        self.fused = optim.name in FUSED and set(optim.kwargs) <= FUSED[optim.name]
+        if self.fused:
+            self.moments = torch.zeros(2, flat.vector.numel(), device=flat.vector.device)
+            self.steps = zero.clone()
+            self.optimizer = None
+        else:
+            self.optimizer = make_optimizer(optim, model)
+        self.compiled = compile_step
+        self._step = self._fused_step if self.fused else self._clipped_gradient
+        if compile_step:
+            mode = "reduce-overhead" if cuda_graphs else None
+            self._step = torch.compile(self._step, fullgraph=True, dynamic=False, mode=mode)
+
+    def start_round(self, learning_rate: float, clip_epsilon: float) -> None:
+        """Set what a schedule moves, and let steps happen again."""
+        self.learning_rate.fill_(learning_rate)
+        self.clip_epsilon.fill_(clip_epsilon)
+        self.alive.fill_(1)
+
+    def __call__(self, *minibatch: Tensor) -> Tensor:
+        """Take one step on tensors in the order of `FIELDS`; return readings [READINGS + layers]."""
+        if self.optimizer is None:
+            return self._step(*minibatch)
+        grad, readings = self._step(*minibatch)
+        if bool(readings[READINGS.index("applied")]):
+            self.flat.set_grad(grad)
+            for group in self.optimizer.param_groups:
+                group["lr"] = float(self.learning_rate)
+            self.optimizer.step()
+        return readings
+
+    def _loss(self, theta: Tensor, *minibatch: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        obs, action, behaviour, proximal, advantage, target, old_value = minibatch
+        params, value = functional_call(self.model, self.flat.named(theta), (obs,))
+        log_prob = self.model.distribution.log_prob(params, action)
+        entropy = self.model.distribution.entropy(params).mean()
+        if self.algo.normalize_advantage == "minibatch":
+            advantage = standardize(advantage)
+        terms = OBJECTIVES[self.algo.objective](
+            log_prob,
+            behaviour,
+            proximal,
+            advantage,
+            self.clip_epsilon,
+            self.algo.max_importance_ratio,
+        )
+        policy = terms.loss.mean()
+        critic = critic_loss(value, target, old_value, self.algo.value_clip).mean()
+        loss = policy + self.algo.critic_coeff * critic - self.algo.entropy_coeff * entropy
+        with torch.no_grad():
+            log_ratio = log_prob - proximal
+            kl = (terms.ratio - 1 - log_ratio).mean()  # k3, never negative
+            weight = (log_prob - behaviour).exp()
+            ess = weight.sum().square() / (weight.square().sum() * weight.numel())
+        aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
+        return loss, aux
+
+    def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
+        theta = self.flat.vector
+        grad, (loss, aux) = grad_and_value(self._loss, has_aux=True)(theta, *minibatch)
+        layers = torch.stack([part.square().sum() for part in self.flat.split(grad)]).sqrt()
+        norm = layers.square().sum().sqrt()
+        if self.optim.agc.enabled:
+            grad = self._adaptive_clip(theta, grad)
+        if self.optim.max_grad_norm is not None:
+            after_agc = grad.square().sum().sqrt() if self.optim.agc.enabled else norm
+            grad = grad * (self.optim.max_grad_norm / (after_agc + 1e-6)).clamp(max=1.0)
+        finite = (torch.isfinite(loss) & torch.isfinite(norm)).to(loss.dtype)
+        within = (aux[3] <= self.kl_limit).to(loss.dtype)
+        # With `skip` only this step is lost; otherwise the round is over on the first bad one. A KL
+        # that is NaN is the finite check's business, so that it cannot pass as a KL stop.
+        over = (1 - within) * finite if self.skip_nonfinite else 1 - within * finite
+        applied = self.alive * within * finite
+        self.alive.copy_(self.alive * (1 - over))
+        readings = torch.stack([loss, *aux, norm, finite, applied])
+        return grad, torch.cat([readings, layers])
+
+    def _fused_step(self, *minibatch: Tensor) -> Tensor:
+        grad, readings = self._clipped_gradient(*minibatch)
+        theta, (mean, square) = self.flat.vector, self.moments
+        applied = readings[READINGS.index("applied")] > 0
+        options = self.optim.kwargs
+        beta1, beta2 = options.get("betas", (0.9, 0.999))
+        decay, lr = options.get("weight_decay", 0.0), self.learning_rate
+        steps = self.steps + 1
+        decayed = theta
+        if decay and self.optim.name == "AdamW":
+            decayed = theta * (1 - lr * decay)
+        elif decay:
+            grad = grad + decay * theta
+        new_mean = torch.lerp(mean, grad, 1 - beta1)
+        new_square = beta2 * square + (1 - beta2) * grad * grad
+        # torch.optim.Adam's order of operations: eps is added after the bias correction.
+        root = new_square.sqrt() / (1 - beta2**steps).sqrt() + options.get("eps", 1e-8)
+        new_theta = decayed - (lr / (1 - beta1**steps)) * new_mean / root
+        self.moments.copy_(torch.where(applied, torch.stack([new_mean, new_square]), self.moments))
+        self.steps.copy_(torch.where(applied, steps, self.steps))
+        theta.copy_(torch.where(applied, new_theta, theta))
+        return readings
+
+    def _adaptive_clip(self, theta: Tensor, grad: Tensor) -> Tensor:
+        agc = self.optim.agc
+        parts = zip(self.flat.names, self.flat.split(theta), self.flat.split(grad), strict=True)
+        clipped = [
+            g if name in self.protected else adaptive_clip(w, g, agc.clipping, agc.eps)
+            for name, w, g in parts
+        ]
+        return torch.cat([part.reshape(-1) for part in clipped])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer moments and step count."""
+        if self.optimizer is not None:
+            return {"optimizer": self.optimizer.state_dict()}
+        return {"moments": self.moments.clone(), "steps": self.steps.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            ValueError: the state is of another kind of optimizer.
+        """
+        if (self.optimizer is None) != ("moments" in state):
+            raise ValueError("the checkpoint's optimizer state is of another kind of optimizer")
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        else:
+            self.moments.copy_(state["moments"])
+            self.steps.copy_(state["steps"])

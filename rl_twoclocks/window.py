@@ -1,0 +1,93 @@
+"""The window: the last B frames, each with all that is needed to learn from it at any later time.
+
+Schema, tensors [N, T, ...]: `observation`, `next_observation` (the true next one), `reward` (both
+raw), `terminated`, `truncated`, `cut` (time does not run on to the next column although no episode
+ended), `action` (before squashing), the behaviour policy's parameters (`loc` and `scale`, or
+`logits`), `behaviour_log_prob`, `policy_version` (of the policy that acted). Normalising and scaling
+happen at use, with one set of statistics for the whole window.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+
+def frames_of(collected: TensorDictBase, param_keys: tuple[str, ...], cut_end: bool) -> TensorDict:
+    """Bring one batch of TorchRL's collector [N, T] into the window's schema.
+
+    Args:
+        collected: the collector's batch.
+        param_keys: names of the behaviour policy's distribution parameters.
+        cut_end: the next rollout does not continue this one.
+    """
+    following = collected["next"]
+    shape = collected.batch_size
+    cut = torch.zeros(shape, dtype=torch.bool)
+    cut[:, -1] = cut_end
+    return TensorDict(
+        {
+            "observation": collected["observation"],
+            "next_observation": following["observation"],
+            "reward": following["reward"].squeeze(-1),
+            "terminated": following["terminated"].squeeze(-1),
+            "truncated": following["truncated"].squeeze(-1),
+            "cut": cut,
+            "action": collected["raw_action"],
+            "behaviour_log_prob": collected["action_log_prob"],
+            "policy_version": collected["policy_version"],
+            **{key: collected[key] for key in param_keys},
+        },
+        batch_size=shape,
+    )
+
+
+class Window:
+    """The newest `batch_size` frames over N environments, oldest first along time."""
+
+    def __init__(self, batch_size: int, num_envs: int) -> None:
+        """Start empty.
+
+        Raises:
+            ValueError: the frames do not divide among the environments.
+        """
+        if batch_size % num_envs:
+            raise ValueError(f"batch_size {batch_size} is not a multiple of num_envs {num_envs}")
+        self.length = batch_size // num_envs
+        self.frames: TensorDict | None = None
+
+    def append(self, rollout: TensorDict) -> None:
+        """Add a rollout [N, T]; the oldest frames beyond the window's size are dropped."""
+        if self.frames is None or rollout.shape[1] >= self.length:
+            self.frames = rollout[:, -self.length :]
+        else:
+            kept = self.frames[:, -(self.length - rollout.shape[1]) :]
+            self.frames = torch.cat([kept, rollout], dim=1)
+
+    def take(self) -> TensorDict:
+        """All frames [N, T]; the newest column counts as a cut.
+
+        Raises:
+            RuntimeError: the window is empty.
+        """
+        if self.frames is None:
+            raise RuntimeError("the window is empty")
+        return self.frames
+
+    def cut(self) -> None:
+        """Mark that the newest frames are not continued: the environments were reset."""
+        if self.frames is not None:
+            self.frames["cut"][:, -1] = True
+
+    def state_dict(self) -> dict:
+        """All tensors by name."""
+        if self.frames is None:
+            return {}
+        return {key: value.clone() for key, value in self.frames.items()}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore the frames."""
+        self.frames = None
+        if state:
+            shape = state["reward"].shape
+            self.frames = TensorDict({k: v.clone() for k, v in state.items()}, batch_size=shape)

@@ -1,0 +1,181 @@
+"""Recompute `docs/benchmarks/figures.json`, the numbers that the documents quote, from raw files.
+
+    python scripts/figures.py
+
+Raw files are `speed.csv` (written by `scripts/benchmark.py`) and `returns.csv` (one row per task,
+clocks, seed and number of frames). A missing one is named and its figures are left out. The same
+raw files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+Figure = dict[str, object]
+Rows = list[dict[str, str]]
+
+NUM_RESAMPLES = 10_000
+BOOTSTRAP_SEED = 0
+TORCHRL = ("torchrl", "torchrl-compiled")
+
+# name -> (contenders above the line, column, contenders below the line). Of several contenders the
+# fastest end to end in that repeat counts.
+SPEED_RATIOS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "speed.e2e_vs_sb3": (("ours-classic",), "e2e_fps", ("sb3",)),
+    "speed.collect_vs_sb3": (("ours-classic",), "collect_fps", ("sb3",)),
+    "speed.update_vs_sb3": (("sb3",), "update_seconds", ("ours-classic",)),
+    "speed.e2e_envpool_vs_sb3": (("ours-classic-envpool",), "e2e_fps", ("sb3",)),
+    "speed.collect_envpool_vs_sb3": (("ours-classic-envpool",), "collect_fps", ("sb3",)),
+    "speed.e2e_vs_sb3_vecnormalize": (("ours-classic",), "e2e_fps", ("sb3-vecnormalize",)),
+    "speed.e2e_vs_torchrl": (("ours-classic",), "e2e_fps", TORCHRL),
+    "speed.default_e2e_vs_sb3": (("ours-default",), "e2e_fps", ("sb3",)),
+    "speed.memory_vs_sb3": (("ours-classic",), "peak_rss_mb", ("sb3",)),
+}
+
+
+def figure(value: float, low: float, high: float, n: int, unit: str, rows: Iterable) -> Figure:
+    """Build one entry; numbers keep six digits, the command is that of the raw rows used."""
+    commands = list(dict.fromkeys(row["command"] for row in rows))
+    value, low, high = (float(f"{number:.6g}") for number in (value, low, high))
+    command = "; ".join(commands)
+    return {"value": value, "low": low, "high": high, "n": n, "unit": unit, "command": command}
+
+
+def speed_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the speed ratios, paired by repeat so that slow minutes of the machine cancel.
+
+    Value: median over repeats of the ratio within the repeat; low and high: its minimum and
+    maximum. A ratio without a repeat that has both sides is left out.
+
+    Raises:
+        ValueError: If a contender has two rows for one repeat.
+    """
+    repeats: dict[int, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in rows:
+        if row["contender"] in repeats[int(row["repeat"])]:
+            raise ValueError(f"two rows for {row['contender']}, repeat {row['repeat']}")
+        repeats[int(row["repeat"])][row["contender"]] = row
+    figures = {}
+    for name, (above, column, below) in SPEED_RATIOS.items():
+        used, ratios = [], []
+        for _, entry in sorted(repeats.items()):
+            if any(contender not in entry for contender in (*above, *below)):
+                continue
+            pair = [
+                max((entry[contender] for contender in side), key=lambda row: float(row["e2e_fps"]))
+                for side in (above, below)
+            ]
+            ratios.append(float(pair[0][column]) / float(pair[1][column]))
+            used += pair
+        if not ratios:
+            print(f"{name}: left out, no repeat has {', '.join((*above, *below))}")
+            continue
+        middle = statistics.median(ratios)
+        figures[name] = figure(middle, min(ratios), max(ratios), len(ratios), "ratio", used)
+    return figures
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean without the lowest and highest quarter, over the last axis.
+
+    Cuts int(n / 4) values from each side, as `scipy.stats.trim_mean(values, 0.25)` and therefore
+    rliable do (Agarwal et al. 2021, arXiv 2108.13264): of 5 values the middle 3 count.
+
+    Args:
+        values: Array [..., n].
+    """
+    cut = values.shape[-1] // 4
+    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+
+
+def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of the interquartile mean.
+
+    Every call starts from the same seed, so that a figure does not depend on the others.
+
+    Args:
+        values: Array [n], one value per seed.
+    """
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    draws = generator.integers(0, len(values), size=(NUM_RESAMPLES, len(values)))
+    low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def return_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the interquartile mean of the return over seeds per task and clocks.
+
+    Taken at the largest number of frames that every seed has a row for: seeds at different frames
+    are never mixed.
+
+    Raises:
+        ValueError: If a seed has two rows for the same number of frames.
+    """
+    groups: dict[str, dict[int, dict[int, dict[str, str]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        name = f"return.{row['task']}.{row['clocks']}"
+        seed, frames = int(row["seed"]), int(row["frames"])
+        if frames in groups[name][seed]:
+            raise ValueError(f"two rows for {name}, seed {seed}, {frames} frames")
+        groups[name][seed][frames] = row
+    figures = {}
+    for name, seeds in groups.items():
+        shared = set.intersection(*(set(by_frames) for by_frames in seeds.values()))
+        if not shared:
+            print(f"{name}: left out, its seeds have no number of frames in common")
+            continue
+        used = [by_frames[max(shared)] for _, by_frames in sorted(seeds.items())]
+        values = np.array([float(row["return_mean"]) for row in used])
+        middle = float(interquartile_mean(values))
+        figures[name] = figure(middle, *bootstrap_interval(values), len(values), "return", used)
+    return figures
+
+
+def read_rows(path: Path) -> Rows:
+    """Read a CSV file; say so and return nothing if it is missing."""
+    if not path.exists():
+        print(f"{path}: missing, its figures are left out")
+        return []
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the figures file."""
+    parser = argparse.ArgumentParser(
+        description="Recompute figures.json from the raw files beside it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("docs/benchmarks"),
+        help="folder of raw files and result",
+    )
+    folder = parser.parse_args(argv).folder
+    sources: dict[str, Callable[[Rows], dict[str, Figure]]] = {
+        "speed.csv": speed_figures,
+        "returns.csv": return_figures,
+    }
+    figures: dict[str, Figure] = {}
+    for file_name, compute in sources.items():
+        rows = read_rows(folder / file_name)
+        if rows:
+            figures |= compute(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(figures, indent=2, sort_keys=True, ensure_ascii=False)
+    (folder / "figures.json").write_text(text + "\n", encoding="utf-8")
+    print(f"{folder / 'figures.json'}: {len(figures)} figures")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

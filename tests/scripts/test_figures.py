@@ -1,0 +1,153 @@
+"""Figures from tiny raw files, against numbers computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "figures.py"
+SPEC = importlib.util.spec_from_file_location("figures", SCRIPT)
+figures = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(figures)
+
+SPEED_COMMAND = "python scripts/benchmark.py --repeats 3"
+SPEED_COLUMNS = ["contender", "repeat", "collect_fps", "update_seconds", "e2e_fps", "peak_rss_mb"]
+RETURN_COLUMNS = ["task", "clocks", "seed", "frames", "return_mean", "command"]
+
+
+def write_csv(path: Path, columns: list[str], rows: list[tuple]) -> None:
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def write_speed(folder: Path) -> None:
+    rows = [
+        ("ours-classic", 1, 3000, 0.25, 400, 300),
+        ("ours-classic", 2, 1000, 0.50, 300, 330),
+        ("ours-classic", 3, 4000, 0.20, 500, 300),
+        ("sb3", 1, 1000, 0.50, 200, 600),
+        ("sb3", 2, 500, 0.60, 200, 600),
+        ("sb3", 3, 1000, 1.00, 100, 600),
+        ("torchrl", 1, 900, 1.00, 100, 400),
+        ("torchrl", 2, 900, 1.00, 150, 400),
+        ("torchrl-compiled", 1, 800, 0.70, 160, 500),
+        ("torchrl-compiled", 2, 800, 0.70, 120, 500),
+        ("torchrl-compiled", 3, 800, 0.70, 120, 500),
+    ]
+    rows = [(*row, SPEED_COMMAND) for row in rows]
+    write_csv(folder / "speed.csv", [*SPEED_COLUMNS, "command"], rows)
+
+
+def write_returns(folder: Path, rows: list[tuple]) -> None:
+    write_csv(folder / "returns.csv", RETURN_COLUMNS, rows)
+
+
+def compute(folder: Path) -> dict[str, dict]:
+    assert figures.main(["--folder", str(folder)]) == 0
+    return json.loads((folder / "figures.json").read_text())
+
+
+class TestSpeed:
+    def test_ratios_are_paired_by_repeat(self, tmp_path: Path) -> None:
+        write_speed(tmp_path)
+        result = compute(tmp_path)
+        # 400/200, 300/200, 500/100; the ratio of the medians would be 400/200 as well, but not
+        # those below: 3000/1000, 1000/500, 4000/1000 and 0.5/0.25, 0.6/0.5, 1/0.2.
+        assert result["speed.e2e_vs_sb3"] == {
+            "value": 2.0,
+            "low": 1.5,
+            "high": 5.0,
+            "n": 3,
+            "unit": "ratio",
+            "command": SPEED_COMMAND,
+        }
+        bounds = {k: (v["value"], v["low"], v["high"]) for k, v in result.items()}
+        assert bounds["speed.collect_vs_sb3"] == (3.0, 2.0, 4.0)
+        assert bounds["speed.update_vs_sb3"] == (2.0, 1.2, 5.0)
+        assert bounds["speed.memory_vs_sb3"] == (0.5, 0.5, 0.55)
+
+    def test_faster_torchrl_of_each_repeat_counts(self, tmp_path: Path) -> None:
+        write_speed(tmp_path)
+        entry = compute(tmp_path)["speed.e2e_vs_torchrl"]
+        # 400/max(100, 160) = 2.5 and 300/max(150, 120) = 2; repeat 3 lacks one of the two.
+        assert (entry["value"], entry["low"], entry["high"], entry["n"]) == (2.25, 2.0, 2.5, 2)
+
+    def test_ratio_without_both_sides_is_named_and_left_out(self, tmp_path: Path, capsys) -> None:
+        write_speed(tmp_path)
+        assert "speed.e2e_envpool_vs_sb3" not in compute(tmp_path)
+        assert "speed.e2e_envpool_vs_sb3: left out" in capsys.readouterr().out
+
+    def test_two_rows_for_one_repeat_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="two rows for sb3, repeat 1"):
+            figures.speed_figures([{"contender": "sb3", "repeat": "1"}] * 2)
+
+
+class TestReturns:
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ([7.0], 7.0),
+            ([1.0, 2.0, 6.0], 3.0),  # int(3 / 4) = 0: nothing is cut
+            ([100.0, 1.0, 2.0, -50.0], 1.5),
+            ([0.0, 10.0, 20.0, 60.0, 1000.0], 30.0),  # (10 + 20 + 60) / 3
+            ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 80.0], 4.5),  # two from each side
+        ],
+    )
+    def test_interquartile_mean(self, values: list[float], expected: float) -> None:
+        assert figures.interquartile_mean(np.array(values)) == pytest.approx(expected)
+
+    def test_interval_holds_the_value_and_stays_within_the_data(self, tmp_path: Path) -> None:
+        returns = [3000.0, 4000.0, 4100.0, 4600.0, 5000.0]
+        rows = [("cheetah", "classic", k, 100, r, f"run {k}") for k, r in enumerate(returns)]
+        write_returns(tmp_path, rows)
+        entry = compute(tmp_path)["return.cheetah.classic"]
+        assert entry["value"] == pytest.approx(12700 / 3, rel=1e-5)  # (4000 + 4100 + 4600) / 3
+        assert 3000 <= entry["low"] < entry["value"] < entry["high"] <= 5000
+        assert (entry["n"], entry["unit"]) == (5, "return")
+        assert entry["command"] == "run 0; run 1; run 2; run 3; run 4"
+
+    def test_equal_seeds_have_no_width(self) -> None:
+        assert figures.bootstrap_interval(np.full(5, 4.0)) == (4.0, 4.0)
+
+    def test_interval_of_two_seeds_is_exact(self) -> None:
+        # Nothing is cut; a resample mean is 0, 5 or 10 with chances 1/4, 1/2, 1/4.
+        assert figures.bootstrap_interval(np.array([0.0, 10.0])) == (0.0, 10.0)
+
+    def test_frames_that_all_seeds_reached(self, tmp_path: Path) -> None:
+        rows = [("t", "c", 1, 100, 1, "x"), ("t", "c", 1, 200, 9, "x"), ("t", "c", 2, 100, 3, "x")]
+        write_returns(tmp_path, rows)
+        entry = compute(tmp_path)["return.t.c"]
+        assert (entry["value"], entry["n"], entry["command"]) == (2.0, 2, "x")
+
+    def test_seeds_without_common_frames_are_left_out(self, tmp_path: Path, capsys) -> None:
+        write_returns(tmp_path, [("t", "c", 1, 100, 1, "x"), ("t", "c", 2, 200, 3, "x")])
+        assert compute(tmp_path) == {}
+        assert "return.t.c: left out" in capsys.readouterr().out
+
+
+def test_same_raw_files_give_the_same_bytes(tmp_path: Path) -> None:
+    rows = [("z", "c", k, 100, k * k, "x") for k in range(5)] + [("a", "c", 1, 100, 3, "y")]
+    write_speed(tmp_path)
+    write_returns(tmp_path, rows)
+    compute(tmp_path)
+    first = (tmp_path / "figures.json").read_bytes()
+    write_returns(tmp_path, rows[::-1])  # nor does the order of rows matter
+    compute(tmp_path)
+    assert (tmp_path / "figures.json").read_bytes() == first
+    names = list(json.loads(first))
+    assert names == sorted(names)
+    assert first.endswith(b"}\n")
+
+
+def test_missing_raw_files_are_named(tmp_path: Path, capsys) -> None:
+    assert compute(tmp_path) == {}
+    printed = capsys.readouterr().out
+    assert "speed.csv: missing" in printed
+    assert "returns.csv: missing" in printed
