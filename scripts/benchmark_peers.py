@@ -308,31 +308,29 @@ def run_torchrl(rounds: int, warmup: int, *, compiled: bool) -> Row:
 def run_ours(overrides: list[str], rounds: int, warmup: int) -> Row:
     """Run this project's trainer in this process and read the times it recorded.
 
-    `time/round_seconds` is the trainer's own wall time of a round; whatever it leaves out shows in
-    the column `outside_seconds`. Rounds may be of any size: warm-up is counted in frames.
+    A round's time is the wall time from one record to the next, so that logging, checkpoints and all
+    else is in it. Rounds may be of any size: warm-up is counted in frames.
 
     Args:
         overrides: Hydra overrides on top of those that every contender of ours has.
     """
     born = time.perf_counter()
     import rl_twoclocks
-    from rl_twoclocks.config import compose
 
     # compile=true: left at auto, a run this short may judge that compiling does not pay.
     base = ["task=halfcheetah", "device=cpu", "compile=true", "logger=jsonl", "eval=off"]
     base.append(f"total_frames={(rounds + warmup) * FRAMES_PER_BATCH}")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         run_dir = Path(folder) / "run"
-        rl_twoclocks.train(compose([*base, f"run_dir={run_dir}", *overrides]))
+        rl_twoclocks.train(rl_twoclocks.compose([*base, f"run_dir={run_dir}", *overrides]))
         text = (run_dir / "metrics.jsonl").read_text()
-    timed, frames_before = [], 0
+    timed, frames_before, wall_before = [], 0, 0.0
     for record in map(json.loads, text.splitlines()):
-        if "time/round_seconds" not in record:
-            continue
         frames = int(record["frames"])  # counted from the start of the run
-        times = (record[f"time/{part}_seconds"] for part in ("collect", "update", "round"))
-        timed.append(Round(frames - frames_before, *times))
-        frames_before = frames
+        collect, update = record["time/collect_seconds"], record["time/update_seconds"]
+        wall = record["time/wall_seconds"]
+        timed.append(Round(frames - frames_before, collect, update, wall - wall_before))
+        frames_before, wall_before = frames, wall
     return summarize(timed, warmup * FRAMES_PER_BATCH, time.perf_counter() - born)
 
 

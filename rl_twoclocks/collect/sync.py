@@ -23,6 +23,11 @@ def make_collector(
         frames_per_batch=frames_per_batch,
         total_frames=-1,
         reset_at_each_iter=config.reset_each_rollout,
+        # All on the CPU as far as the collector is concerned; the policy moves its own inputs.
+        # Left to infer devices, it would copy every TensorDict at every step.
+        policy_device="cpu",
+        env_device="cpu",
+        storing_device="cpu",
         track_traj_ids=False,
         trust_policy=True,
         auto_register_policy_transforms=False,

@@ -106,7 +106,9 @@ class GymnasiumVector:
         if self._async:
             self.vector = _AsyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
         else:
-            self.vector = _SyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
+            self.vector = _SyncVector(
+                factories, copy=False, autoreset_mode=AutoresetMode.DISABLED
+            )
         self.num_envs = num_envs
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
