@@ -48,6 +48,11 @@ class Parts:
         )
 
 
+    def publish(self) -> None:
+        """Give weights and normaliser statistics together to the behaviour policy."""
+        version = self.clocks.published_version
+        self.behaviour.publish(self.flat.vector, self.normalizer, version)
+
     def begin_new_episodes(self, seed: int) -> None:
         """State an episode boundary: the next full reset starts episodes that follow from it.
 

@@ -12,7 +12,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rl_twoclocks.config import Config, ConfigError
+from pydantic import BaseModel
+
+from rl_twoclocks.config import ConfigError
 
 FAILED, BAD_CONFIG, NOT_FINITE = 1, 2, 3
 
@@ -26,28 +28,25 @@ class Stopped(Exception):
         self.exit_code = 128 + signal.Signals[name].value
 
 
-def run_command(name: str, job: Callable[[Config], Any]) -> None:
-    """Run a job on the configuration that the command line asks for, under Hydra.
+def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:
+    """Run a job on the configuration that the command line asks for, under Hydra; then exit.
 
     Args:
-        name: the primary configuration, `train`.
+        name: the primary configuration in `configs/`.
+        schema: what it must be.
         job: what to do with a validated configuration; its result is what a sweep optimises.
     """
     arguments = sys.argv[1:]
-    if "--help" in arguments or "-h" in arguments:
-        from rl_twoclocks.help import train_help
-
-        print(train_help())
-        return
-    multirun = "-m" in arguments or "--multirun" in arguments
+    _offer_help(name, schema, arguments)
     code = 0
+    multirun = "-m" in arguments or "--multirun" in arguments
 
     def attempt(values: Any) -> Any:
         nonlocal code
         from rl_twoclocks.configure import validate
 
         try:
-            return job(validate(values))
+            return job(validate(values, schema))
         except Exception as error:
             code = explain(error)
             if not multirun:
@@ -57,21 +56,40 @@ def run_command(name: str, job: Callable[[Config], Any]) -> None:
                 sys.exit(code)
             raise
 
-    code = _hydra(name, arguments, attempt) or code
-    sys.exit(code)
-
-
-def _hydra(name: str, arguments: list[str], attempt: Callable[[Any], Any]) -> int:
     import hydra
 
     from rl_twoclocks.configure import check_overrides, config_dir
 
     try:
-        check_overrides([a for a in arguments if not a.startswith("-")])
+        check_overrides([a for a in arguments if not a.startswith("-")], schema)
     except ConfigError as error:
-        return explain(error)
+        sys.exit(explain(error))
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)()
-    return 0
+    sys.exit(code)
+
+
+def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:
+    """Run a job on key=value arguments alone, for commands without groups or sweeps; then exit."""
+    arguments = sys.argv[1:]
+    _offer_help(name, schema, arguments)
+    from omegaconf import OmegaConf
+
+    from rl_twoclocks.configure import check_overrides, validate
+
+    try:
+        check_overrides(arguments, schema)
+        job(validate(OmegaConf.from_dotlist(arguments), schema))
+    except Exception as error:
+        sys.exit(explain(error))
+    sys.exit(0)
+
+
+def _offer_help(name: str, schema: type[BaseModel], arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        from rl_twoclocks.help import help_text
+
+        print(help_text(name, schema))
+        sys.exit(0)
 
 
 def explain(error: Exception) -> int:

@@ -280,3 +280,20 @@ class Config(_Group):
     logger: LoggerConfig = LoggerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+
+
+class EvalCommandConfig(_Group):
+    """The evaluation command."""
+
+    checkpoint: str
+    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
+    episodes: int = Field(default=10, ge=1)
+    """Episodes for the deterministic and for the stochastic policy each."""
+    num_envs: int = Field(default=10, ge=1)
+    """Environments stepped together; at most `episodes` are used."""
+    seed: int | None = None
+    """Seed of the episodes; null: as in the evaluations of the run itself."""
+    video: bool = False
+    """Write an MP4 of one episode of the deterministic policy, without a display."""
+    video_path: str | None = None
+    """Where to; null: beside the checkpoint."""

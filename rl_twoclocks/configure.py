@@ -5,18 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def config_dir() -> Path:
@@ -35,7 +39,7 @@ def groups() -> dict[str, list[str]]:
 
 
 def schema_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf key of the schema, dotted, with its pydantic field."""
+    """Yield every leaf key of a schema, dotted, with its pydantic field."""
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -44,7 +48,7 @@ def schema_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[t
             yield key, field
 
 
-def compose(overrides: Sequence[str] = (), config_name: str = "train") -> Config:
+def compose(overrides: Sequence[str] = ()) -> Config:
     """Compose a configuration as the command line does, from Python.
 
     Raises:
@@ -55,12 +59,12 @@ def compose(overrides: Sequence[str] = (), config_name: str = "train") -> Config
         GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            return validate(hydra_compose(config_name, overrides=list(overrides)))
+            return validate(hydra_compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(str(error)) from error
 
 
-def validate(config: DictConfig | dict[str, Any]) -> Config:
+def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config) -> Schema:  # type: ignore[assignment]
     """Check a composed configuration against the schema.
 
     Raises:
@@ -75,26 +79,28 @@ def validate(config: DictConfig | dict[str, Any]) -> Config:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).splitlines()[0]) from error
     try:
-        # JSON-like leniency (1 for 1.0) without its string-to-number: those stay errors.
-        return Config.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
         lines = []
         for item in error.errors():
             key = ".".join(str(part) for part in item["loc"])
             if item["type"] == "extra_forbidden":
-                lines.append(f"unknown key {key}{_nearest(key)}")
+                lines.append(f"unknown key {key}{_nearest(key, schema)}")
+            elif item["type"] == "missing":
+                lines.append(f"{key} is required: write {key}=...")
             else:
                 lines.append(f"{key}={item['input']!r}: {item['msg']}")
         raise ConfigError("\n".join(lines)) from error
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
+def check_overrides(overrides: Sequence[str], schema: type[BaseModel] = Config) -> None:
     """Check the names in command-line overrides, before Hydra composes anything.
 
     Raises:
         ConfigError: names the nearest key, group or choice.
     """
-    known, choices = dict(schema_keys()), groups()
+    known = dict(schema_keys(schema))
+    choices = groups() if schema is Config else {}
     parser = OverridesParser.create()
     for text in overrides:
         try:
@@ -105,9 +111,9 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if key == "hydra" or key.startswith(("hydra.", "hydra/")):
             continue
         if key in choices:
-            _check_choice(key, override.value(), choices[key])
+            _check_choice(key, override, choices[key])
         elif not _is_key(key, known):
-            raise ConfigError(f"unknown key {key}{_nearest(key)}")
+            raise ConfigError(f"unknown key {key}{_nearest(key, schema)}")
 
 
 def _is_key(key: str, known: dict[str, Any]) -> bool:
@@ -117,20 +123,20 @@ def _is_key(key: str, known: dict[str, Any]) -> bool:
     return any(key.startswith(k + ".") and k.endswith("kwargs") for k in known)
 
 
-def _check_choice(group: str, value: Any, choices: list[str]) -> None:
-    names = value if isinstance(value, list) else [value]
-    if not all(isinstance(name, str) for name in names):
-        return
+def _check_choice(group: str, override: Override, choices: list[str]) -> None:
+    if override.is_sweep_override():
+        names = list(override.sweep_string_iterator()) if override.is_choice_sweep() else []
+    else:
+        names = [override.value()]
     for name in names:
-        for one in name.split(","):
-            if one and one not in choices and one != "null":
-                near = difflib.get_close_matches(one, choices, n=1, cutoff=0.4)
-                hint = f"did you mean {group}={near[0]}? " if near else ""
-                raise ConfigError(f"{group}={one}: {hint}choices are {', '.join(choices)}")
+        if isinstance(name, str) and name not in choices:
+            near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+            hint = f"did you mean {group}={near[0]}? " if near else ""
+            raise ConfigError(f"{group}={name}: {hint}choices are {', '.join(choices)}")
 
 
-def _nearest(key: str) -> str:
-    known = [k for k, _ in schema_keys()]
+def _nearest(key: str, schema: type[BaseModel]) -> str:
+    known = [k for k, _ in schema_keys(schema)]
     last = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == last]
     near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.5)

@@ -40,7 +40,7 @@ class Diagnose:
         newest = ready.log_ratio[:, -rollout.shape[1] :]
         ratio, alarm = first_ratio(
             newest,
-            self.parts.behaviour.moved(self.parts.flat),
+            self.parts.behaviour.moved(self.parts.flat.vector, self.parts.normalizer),
             limits.first_ratio_mean,
             limits.first_ratio_max,
         )

@@ -12,9 +12,7 @@ from torch import Tensor
 from rl_twoclocks.collect import BehaviourPolicy
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import BatchedEnv, make_env
-from rl_twoclocks.models import ActionMap, ActorCritic
 from rl_twoclocks.normalize import Normalizer
-from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.seeding import env_seeds, stream_seed
 
 
@@ -90,8 +88,8 @@ class Evaluator:
     Every evaluation starts from the same seeds, so two evaluations of one state agree exactly.
     """
 
-    def __init__(self, config: Config, model: ActorCritic, normalizer: Normalizer) -> None:
-        """Build the environments once, in this process and on gymnasium's own simulators."""
+    def __init__(self, config: Config) -> None:
+        """Build environments, in this process and on gymnasium's own simulators, and a policy."""
         self.episodes = config.eval.episodes
         n = min(config.eval.num_envs, self.episodes)
         seed = config.seed if config.eval.seed is None else config.eval.seed
@@ -100,18 +98,20 @@ class Evaluator:
             update={"backend": "gymnasium", "vectorization": "sync"}
         )
         self.env = make_env(config.task, collect, n, self.seeds)
-        action_map = ActionMap(self.env.action_spec, config.model.squash, "cpu")
         self.noise_seed = stream_seed(seed, "evaluation noise")
-        self.noise = None if config.eval.deterministic else torch.Generator()
-        self.policy = BehaviourPolicy(model, action_map, normalizer, n, self.noise)
+        noise = None if config.eval.deterministic else torch.Generator()
+        self.policy = BehaviourPolicy.fresh(config, self.env, noise)
 
     def __call__(
-        self, flat: FlatParameters, should_stop: Callable[[], bool] = lambda: False
+        self,
+        parameters: Tensor,
+        normalizer: Normalizer,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> Evaluation | None:
-        """Evaluate parameters with the normaliser's present statistics; None if told to stop."""
-        self.policy.publish(flat, version=0)
-        if self.noise is not None:
-            self.noise.manual_seed(self.noise_seed)
+        """Evaluate flat parameters with a normaliser's present statistics; None if told to stop."""
+        self.policy.publish(parameters, normalizer, version=0)
+        if self.policy.generator is not None:
+            self.policy.generator.manual_seed(self.noise_seed)
         return evaluate(
             lambda observation: self.policy.act(observation)[0],
             self.env,

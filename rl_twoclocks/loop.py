@@ -100,7 +100,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         clocks.policy_version += 1
         parts.normalizer.update(rollout["observation"], rollout["reward"], done | rollout["cut"])
         clocks.published_version = clocks.policy_version
-        parts.behaviour.publish(parts.flat, clocks.policy_version)
+        parts.publish()
 
         # Record, evaluate, save.
         readings["time/collect_seconds"] = collected - started

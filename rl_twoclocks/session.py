@@ -147,9 +147,10 @@ class Session:
         if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:
             self.loggers.log(readings, clocks.frames)
         self.display.update(readings, clocks.frames)
+        best = evaluated and self._is_best()
         if last_round or stop or _due(before, clocks.frames, self.save_every):
             self.save()
-        if evaluated and self.config.checkpoint.save_best and self._is_best():
+        if best and self.config.checkpoint.save_best:
             checkpoint.write(self.directory / "best.pt", self._state())
 
     def save(self) -> None:
@@ -192,9 +193,9 @@ class Session:
     def _evaluate(self, readings: dict[str, float], stop: StopSignal) -> bool:
         started = time.perf_counter()
         if self.evaluator is None:
-            parts = self.parts
-            self.evaluator = Evaluator(self.config, parts.model, parts.normalizer)
-        result = self.evaluator(self.parts.flat, should_stop=lambda: bool(stop))
+            self.evaluator = Evaluator(self.config)
+        parts = self.parts
+        result = self.evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
         if result is None:
             return False
         self.last = result

@@ -7,7 +7,10 @@ from typing import Any
 import torch
 
 from rl_twoclocks.build import Parts
+from rl_twoclocks.collect import BehaviourPolicy
 from rl_twoclocks.config import Config
+from rl_twoclocks.normalize import Normalizer
+from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.record.checkpoint import CheckpointError
 from rl_twoclocks.rundir import plain
 
@@ -52,10 +55,7 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
         CheckpointError: the state is of another format or another network.
     """
     check(state)
-    if state["parameter_names"] != parts.flat.names or (
-        state["parameters"].shape != parts.flat.vector.shape
-    ):
-        raise CheckpointError("the checkpoint is of another network")
+    _check_network(parts.flat, state)
     with torch.no_grad():
         parts.flat.vector.copy_(state["parameters"])
     parts.learner.update.load_state_dict(state["update"])
@@ -63,11 +63,31 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
     parts.window.load_state_dict(state["window"])
     parts.episodes.load_state_dict(state["episodes"])
     parts.clocks.load_state_dict(state["clocks"])
-    parts.behaviour.publish(parts.flat, parts.clocks.published_version)
+    parts.publish()
     if state["environments"] is not None:
         parts.env.restore(state["environments"])
     else:
         parts.begin_new_episodes(state["config"]["seed"])
+
+
+def learned(
+    config: Config, policy: BehaviourPolicy, state: dict[str, Any]
+) -> tuple[torch.Tensor, Normalizer]:
+    """Take flat parameters and normaliser out of a checkpoint, for a policy of that network.
+
+    Raises:
+        CheckpointError: the state is incomplete or of another network.
+    """
+    check(state)
+    _check_network(policy.flat, state)
+    normalizer = Normalizer(
+        tuple(state["normalizer"]["observation"]["mean"].shape),
+        1,
+        config.algo.gamma,
+        config.normalize,
+    )
+    normalizer.load_state_dict(state["normalizer"])
+    return state["parameters"], normalizer
 
 
 def restore_random(parts: Parts, state: dict[str, Any]) -> None:
@@ -88,4 +108,13 @@ def check(state: dict[str, Any]) -> None:
     if state["format"] != FORMAT:
         raise CheckpointError(
             f"the checkpoint has format {state['format']}, this version reads {FORMAT}"
+        )
+
+
+def _check_network(flat: FlatParameters, state: dict[str, Any]) -> None:
+    shape = tuple(state["parameters"].shape)
+    if state["parameter_names"] != flat.names or shape != tuple(flat.vector.shape):
+        raise CheckpointError(
+            f"the checkpoint is of another network: {shape[0]} parameters, not "
+            f"{flat.vector.numel()}"
         )

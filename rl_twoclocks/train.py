@@ -9,16 +9,16 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rl_twoclocks.cli import run_command
+from rl_twoclocks.cli import Stopped, run_hydra
+from rl_twoclocks.config import Config
 
 if TYPE_CHECKING:
-    from rl_twoclocks.config import Config
     from rl_twoclocks.loop import Result
 
 
 def main() -> None:
     """Run the command; exit codes are in `rl_twoclocks.cli`."""
-    run_command("train", _job)
+    run_hydra("train", Config, _job)
 
 
 def _job(config: Config) -> float | None:
@@ -27,8 +27,6 @@ def _job(config: Config) -> float | None:
     result = train(config)
     _print(result)
     if result.stopped_by is not None:
-        from rl_twoclocks.cli import Stopped
-
         raise Stopped(result.stopped_by)
     return result.return_mean
 

@@ -9,6 +9,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import BatchedEnv
 from rl_twoclocks.models import ActionMap, ActorCritic, fast_mlp
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
@@ -23,7 +25,7 @@ class BehaviourPolicy(TensorDictModuleBase):
     Args:
         model: the learner's network; copied.
         action_map: from raw actions to the environment's.
-        normalizer: the learner's statistics; copied at each publication.
+        normalizer: the statistics to act with at first; copied.
         num_envs: N.
         generator: stream of the policy noise; None acts by the mode.
         device: where this copy lives.
@@ -55,30 +57,38 @@ class BehaviourPolicy(TensorDictModuleBase):
         object.__setattr__(self, "_model", own)
         self._actor = fast_mlp(own.actor)
         self._action_map = action_map
-        self._generator = generator
+        self.generator = generator
         self._device = torch.device(device)
-        self._normalizer = normalizer
-        self.shift = normalizer.shift.to(device)
-        self.scale = normalizer.scale.to(device)
         self._enabled = normalizer.config.observation
         self._clip = normalizer.config.observation_clip
-        self.version = 0
         self._stamp = torch.zeros(num_envs, dtype=torch.int64)
+        self.publish(self.flat.vector, normalizer, version=0)
+
+    @classmethod
+    def fresh(
+        cls, config: Config, env: BatchedEnv, generator: torch.Generator | None
+    ) -> BehaviourPolicy:
+        """A policy with initial weights for an environment, to publish trained ones to."""
+        shape = env.observation_spec["observation"].shape[1:]
+        model = ActorCritic(shape, env.action_spec, config.model, torch.Generator())
+        normalizer = Normalizer(tuple(shape), 1, config.algo.gamma, config.normalize)
+        action_map = ActionMap(env.action_spec, config.model.squash, "cpu")
+        return cls(model, action_map, normalizer, env.batch_size[0], generator)
 
     @torch.no_grad()
-    def publish(self, flat: FlatParameters, version: int) -> None:
-        """Take over the learner's weights and normaliser statistics together."""
-        self.flat.vector.copy_(flat.vector)
-        self.shift = self._normalizer.shift.to(self._device, copy=True)
-        self.scale = self._normalizer.scale.to(self._device, copy=True)
+    def publish(self, parameters: Tensor, normalizer: Normalizer, version: int) -> None:
+        """Take over the learner's flat parameters and normaliser statistics together."""
+        self.flat.vector.copy_(parameters)
+        self.shift = normalizer.shift.to(self._device, copy=True)
+        self.scale = normalizer.scale.to(self._device, copy=True)
         self.version = version
         self._stamp = torch.full_like(self._stamp, version)
 
-    def moved(self, flat: FlatParameters) -> str:
+    def moved(self, parameters: Tensor, normalizer: Normalizer) -> str:
         """Name what differs from the learner: `weights`, `normaliser`, or `mode` if neither does."""
-        if not torch.equal(self.flat.vector, flat.vector.to(self._device)):
+        if not torch.equal(self.flat.vector, parameters.to(self._device)):
             return "weights"
-        if not torch.equal(self.shift, self._normalizer.shift.to(self._device)):
+        if not torch.equal(self.shift, normalizer.shift.to(self._device)):
             return "normaliser"
         return "mode"
 
@@ -89,10 +99,10 @@ class BehaviourPolicy(TensorDictModuleBase):
         if self._enabled:
             x = ((x - self.shift) * self.scale).clamp_(-self._clip, self._clip)
         params = self._model.head(self._actor(x if x.ndim == 2 else x.flatten(1)))
-        if self._generator is None:
+        if self.generator is None:
             raw = self.distribution.mode(params)
         else:
-            raw = self.distribution.sample(params, self._generator)
+            raw = self.distribution.sample(params, self.generator)
         return self._action_map(raw), raw, params
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

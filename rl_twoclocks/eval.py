@@ -1,0 +1,95 @@
+"""`python -m rl_twoclocks.eval checkpoint=...`: returns of a trained policy, and a video of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rl_twoclocks.cli import run_plain
+from rl_twoclocks.config import Config, ConfigError, EvalCommandConfig
+
+
+def main() -> None:
+    """Run the command; exit codes are in `rl_twoclocks.cli`."""
+    run_plain("eval", EvalCommandConfig, evaluate_checkpoint)
+
+
+def evaluate_checkpoint(command: EvalCommandConfig) -> float:
+    """Evaluate a checkpoint by the mode and by samples; print and store both.
+
+    Returns:
+        The mean return of the deterministic policy.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is incomplete.
+        ConfigError: its environment cannot be made here.
+    """
+    from rl_twoclocks import state
+    from rl_twoclocks.record import checkpoint
+    from rl_twoclocks.rundir import write_text
+
+    path = find(Path(command.checkpoint).expanduser())
+    saved = checkpoint.load(path)
+    state.check(saved)
+    config = Config.model_validate(saved["config"])
+    results: dict[str, Any] = {"checkpoint": str(path), "frames": saved["clocks"]["frames"]}
+    for kind in ("deterministic", "stochastic"):
+        evaluation = _evaluate(command, config, saved, deterministic=kind == "deterministic")
+        results[kind] = evaluation.readings() | {"returns": evaluation.returns}
+        mean, std = evaluation.mean, results[kind]["eval/return_std"]
+        print(f"{kind:<14} {mean:.2f} +- {std:.2f} over {len(evaluation.returns)} episodes")
+    out = path.with_name(f"eval-{path.stem}.json")
+    write_text(out, json.dumps(results, indent=2) + "\n")
+    print(f"{'stored in':<14} {out}")
+    if command.video:
+        from rl_twoclocks.record.video import record_episode
+
+        target = Path(command.video_path or path.with_suffix(".mp4"))
+        frames = record_episode(config, saved, target)
+        print(f"{'video':<14} {target} ({frames} frames)")
+    return results["deterministic"]["eval/return_mean"]
+
+
+def find(path: Path) -> Path:
+    """Resolve a file or a run directory to a checkpoint file.
+
+    Raises:
+        ConfigError: a directory without checkpoints.
+    """
+    from rl_twoclocks.record import checkpoint
+
+    if not path.is_dir():
+        return path
+    if (path / "best.pt").is_file():
+        return path / "best.pt"
+    listed = checkpoint.listed(path)
+    if not listed:
+        deeper = sorted(str(p.parent) for p in path.glob("**/best.pt"))[:5]
+        hint = f"; there are runs in {', '.join(deeper)}" if deeper else ""
+        raise ConfigError(f"no checkpoint in {path}{hint}")
+    return listed[-1]
+
+
+def _evaluate(
+    command: EvalCommandConfig, config: Config, saved: dict[str, Any], deterministic: bool
+) -> Any:
+    from rl_twoclocks.evaluate import Evaluator
+    from rl_twoclocks.state import learned
+    seed = config.eval.seed if command.seed is None else command.seed
+    changes = {
+        "episodes": command.episodes,
+        "num_envs": command.num_envs,
+        "deterministic": deterministic,
+        "seed": seed,
+    }
+    config = config.model_copy(update={"eval": config.eval.model_copy(update=changes)})
+    evaluator = Evaluator(config)
+    try:
+        return evaluator(*learned(config, evaluator.policy, saved))
+    finally:
+        evaluator.close()
+
+
+if __name__ == "__main__":
+    main()

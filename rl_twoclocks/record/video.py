@@ -1,0 +1,68 @@
+"""A video of one episode, rendered without a display."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_twoclocks.collect import BehaviourPolicy
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.envs import BatchedEnv, make_env
+from rl_twoclocks.seeding import env_seeds
+from rl_twoclocks.state import learned
+
+
+def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
+    """Write an MP4 of one episode of the deterministic policy; return its number of frames.
+
+    Raises:
+        ConfigError: the environment cannot be rendered here.
+    """
+    if not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    import imageio
+
+    kwargs = {**config.task.kwargs, "render_mode": "rgb_array"}
+    task = config.task.model_copy(update={"kwargs": kwargs})
+    collect = config.collect.model_copy(update={"backend": "gymnasium", "vectorization": "sync"})
+    seed = config.seed if config.eval.seed is None else config.eval.seed
+    env = make_env(task, collect, 1, env_seeds(seed, "evaluation", 1))
+    try:
+        policy = BehaviourPolicy.fresh(config, env, None)
+        parameters, normalizer = learned(config, policy, state)
+        policy.publish(parameters, normalizer, version=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fps = _fps(env)
+        with imageio.get_writer(path, fps=fps, macro_block_size=8) as writer:
+            return _play(env, policy, writer)
+    finally:
+        env.close()
+
+
+@torch.no_grad()
+def _play(env: BatchedEnv, policy: BehaviourPolicy, writer: Any) -> int:
+    state, count, done = env.reset(), 0, False
+    while not done:
+        writer.append_data(_picture(env))
+        state.set("action", policy.act(state.get("observation"))[0])
+        stepped, state = env.step_and_maybe_reset(state)
+        done = bool(stepped.get(("next", "done")).any())
+        count += 1
+    return count
+
+
+def _picture(env: BatchedEnv) -> np.ndarray:
+    assert env.backend.envs is not None
+    picture = env.backend.envs[0].render()
+    if not isinstance(picture, np.ndarray):
+        raise ConfigError("the environment gives no picture for render_mode=rgb_array")
+    return picture
+
+
+def _fps(env: BatchedEnv) -> float:
+    assert env.backend.envs is not None
+    return float(env.backend.envs[0].metadata.get("render_fps", 30))
