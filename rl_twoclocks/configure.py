@@ -70,6 +70,8 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
     Raises:
         ConfigError: lists every wrong key and value, with the nearest right key.
     """
+    if isinstance(config, DictConfig) and (missing := OmegaConf.missing_keys(config)):
+        raise ConfigError("\n".join(f"{key} is required: write {key}=..." for key in sorted(missing)))
     try:
         values = (
             OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

@@ -1,0 +1,168 @@
+"""Measure learning: train tasks over seeds by the command itself, and collect what came out.
+
+    python scripts/learning.py run --tasks halfcheetah hopper --seeds 1 2 3 4 5 --clocks classic
+    python scripts/learning.py collect
+
+`run` trains `--jobs` at a time, one thread each; finished runs are skipped and broken-off ones go on.
+`collect` reads every run below `--runs` and writes docs/benchmarks/returns.csv (one row per seed: the
+last evaluation of the run, deterministic, on seeds of its own), docs/benchmarks/curves.csv and one
+picture per task. Figures are computed from returns.csv by scripts/figures.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from rl_twoclocks.record import read_metrics
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "docs" / "benchmarks"
+POINTS = 100
+"""Rows kept of every training curve."""
+
+
+def command(task: str, clocks: str, seed: int, frames: int, extra: list[str]) -> list[str]:
+    """The command of one run, as a user would type it."""
+    words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={frames}"]
+    return ["python", "-m", "rl_twoclocks.train", *words, "logger=jsonl", *extra]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train everything asked for; return how many runs failed."""
+    # By seed first: every task has one seed done before any has two.
+    jobs = [
+        (task, command(task, args.clocks, seed, args.frames, args.overrides), seed)
+        for seed in args.seeds
+        for task in args.tasks
+    ]
+
+    def one(job: tuple[str, list[str], int]) -> int:
+        task, words, seed = job
+        place = args.runs / f"{task}-{args.clocks}{args.label}" / f"seed{seed}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, *words[1:], f"run_dir={place}", "logger.display=plain"]
+        with open(place.parent / f"seed{seed}.log", "a") as log:
+            code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
+        print(f"{task} seed {seed}: exit {code}", flush=True)
+        return code
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        return sum(code != 0 for code in pool.map(one, jobs))
+
+
+def collect(args: argparse.Namespace) -> int:
+    """Write the CSVs and pictures from all finished runs."""
+    returns, curves = [], []
+    for path in sorted(args.runs.glob("*/seed*/result.json")):
+        result = json.loads(path.read_text())
+        config = yaml.safe_load((path.parent / "config.yaml").read_text())
+        rows = read_metrics(path.parent / "metrics.jsonl")
+        task, seed = config["task"]["name"], config["seed"]
+        label = path.parent.parent.name.removeprefix(f"{task}-")
+        frames = config["total_frames"]
+        words = command(task, config["clocks"]["name"], seed, frames, [])
+        returns.append(
+            {
+                "task": task,
+                "clocks": label,
+                "seed": seed,
+                "frames": frames,
+                "return_mean": result["return_mean"],
+                "return_std": result["return_std"],
+                "episodes": config["eval"]["episodes"],
+                "wall_seconds": round(result["wall_seconds"], 1),
+                "command": " ".join(words),
+            }
+        )
+        step = max(len(rows) // POINTS, 1)
+        for i, row in enumerate(rows):
+            if i % step == 0 or "eval/return_mean" in row:
+                curves.append(
+                    {
+                        "task": task,
+                        "clocks": label,
+                        "seed": seed,
+                        "frames": int(row["frames"]),
+                        "rollout_return": _short(row.get("rollout/return_mean")),
+                        "eval_return": _short(row.get("eval/return_mean")),
+                    }
+                )
+    if not returns:
+        print(f"no finished run below {args.runs}")
+        return 1
+    OUT.mkdir(parents=True, exist_ok=True)
+    _write(OUT / "returns.csv", returns)
+    _write(OUT / "curves.csv", curves)
+    for task in sorted({row["task"] for row in returns}):
+        _picture(task, curves)
+    return 0
+
+
+def _short(value: float | None) -> float | str:
+    return "" if value is None else round(value, 2)
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"wrote {path.relative_to(ROOT)} ({len(rows)} rows)")
+
+
+def _picture(task: str, curves: list[dict]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    labels = sorted({row["clocks"] for row in curves if row["task"] == task})
+    for label, colour in zip(labels, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False):
+        mine = [row for row in curves if row["task"] == task and row["clocks"] == label]
+        for number, seed in enumerate(sorted({row["seed"] for row in mine})):
+            one = [row for row in mine if row["seed"] == seed]
+            train = [(r["frames"], r["rollout_return"]) for r in one if r["rollout_return"] != ""]
+            test = [(r["frames"], r["eval_return"]) for r in one if r["eval_return"] != ""]
+            axes.plot(*zip(*train, strict=True), color=colour, alpha=0.45, linewidth=1)
+            name = f"clocks={label}, evaluation" if number == 0 else None
+            axes.plot(
+                *zip(*test, strict=True), "o", color=colour, markersize=3.5, alpha=0.8, label=name
+            )
+    axes.set(xlabel="frames (agent decisions)", ylabel="return", title=f"{task}, every seed")
+    axes.grid(alpha=0.25)
+    axes.legend(loc="lower right", frameon=False)
+    path = OUT / f"learning_{task}.png"
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    print(f"wrote {path.relative_to(ROOT)}")
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "collect"])
+    parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--clocks", default="classic")
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--label", default="", help="suffix for runs with other overrides")
+    parser.add_argument("--overrides", nargs="*", default=[], help="further key=value overrides")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "learning")
+    args = parser.parse_args()
+    return run(args) if args.what == "run" else collect(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
