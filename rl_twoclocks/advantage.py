@@ -32,7 +32,9 @@ def gae(
     """
     for name, tensor in (("value", value), ("reward", reward), ("done", done)):
         if tensor.ndim != 2 or tensor.shape != value.shape:
-            raise ValueError(f"{name} must be [N, T] = {tuple(value.shape)}, not {tuple(tensor.shape)}")
+            raise ValueError(
+                f"{name} must be [N, T] = {tuple(value.shape)}, not {tuple(tensor.shape)}"
+            )
     delta = reward + gamma * next_value * ~terminated - value
     advantage = discounted_sum(delta, gamma * gae_lambda * ~done)
     return advantage, advantage + value

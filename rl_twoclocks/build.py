@@ -47,7 +47,6 @@ class Parts:
             self.env, self.behaviour, config.clocks.update_frequency, config.collect
         )
 
-
     def publish(self) -> None:
         """Give weights and normaliser statistics together to the behaviour policy."""
         version = self.clocks.published_version
@@ -134,7 +133,9 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         raise ConfigError(f"device={name}: choices are auto, cpu, cuda, cuda:0, ...") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise ConfigError(
+            f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 
@@ -147,4 +148,3 @@ def decide_compile(config: Config, derived: Derived) -> bool:
             raise ConfigError("compile=true needs a C++ compiler (g++ or clang++) on the PATH")
         return False
     return config.compile is True or derived.update_steps >= COMPILE_PAYS_AFTER
-

@@ -217,7 +217,7 @@ class LoggerConfig(_Group):
     watch: bool = False
     """wandb.watch(log="all"): histograms of weights and gradients (slower)."""
     watch_freq: int = Field(default=1000, ge=1)
-    """Backward passes between two histograms; any value makes the step run uncompiled."""
+    """Optimizer steps between two histograms, rounded up to whole rounds."""
     sync_tensorboard: bool = False
 
 

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
 
-
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
@@ -71,7 +70,9 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
         ConfigError: lists every wrong key and value, with the nearest right key.
     """
     if isinstance(config, DictConfig) and (missing := OmegaConf.missing_keys(config)):
-        raise ConfigError("\n".join(f"{key} is required: write {key}=..." for key in sorted(missing)))
+        raise ConfigError(
+            "\n".join(f"{key} is required: write {key}=..." for key in sorted(missing))
+        )
     try:
         values = (
             OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -129,9 +130,9 @@ def _check_choice(group: str, override: Override, choices: list[str]) -> None:
     if override.is_sweep_override():
         names = list(override.sweep_string_iterator()) if override.is_choice_sweep() else []
     else:
-        names = [override.value()]
+        names = [str(override.value())]
     for name in names:
-        if isinstance(name, str) and name not in choices:
+        if name not in (*choices, "None"):
             near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
             hint = f"did you mean {group}={near[0]}? " if near else ""
             raise ConfigError(f"{group}={name}: {hint}choices are {', '.join(choices)}")

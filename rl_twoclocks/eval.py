@@ -76,6 +76,7 @@ def _evaluate(
 ) -> Any:
     from rl_twoclocks.evaluate import Evaluator
     from rl_twoclocks.state import learned
+
     seed = config.eval.seed if command.seed is None else command.seed
     changes = {
         "episodes": command.episodes,

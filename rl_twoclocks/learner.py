@@ -108,6 +108,14 @@ class Learner:
         per_pass = -(-ready.log_ratio.numel() // self.config.clocks.minibatch_size)
         return self._summary(torch.stack(readings), per_pass, kl_by_pass, value_drift)
 
+    def backward(self, ready: Round, model: ActorCritic) -> None:
+        """Pass backward through a copy of the network on one minibatch, for those who watch it."""
+        size = self.config.clocks.minibatch_size
+        minibatch = (ready.flat[key][:size] for key in FIELDS)
+        loss, _ = self.update.loss(dict(model.named_parameters()), *minibatch, model=model)
+        loss.backward()
+        model.zero_grad()
+
     def _minibatches(self, flat: dict[str, Tensor]) -> Iterator[tuple[Tensor, ...]]:
         frames = flat["target"].shape[0]
         size = self.config.clocks.minibatch_size
@@ -123,9 +131,7 @@ class Learner:
     def _refresh(self, ready: Round) -> Tensor:
         """Compute advantages with the newest critic; return how far values moved, in deviations."""
         algo = self.config.algo
-        result = advantage.estimate(
-            ready.segments, self.model.value, algo.gamma, algo.gae_lambda
-        )
+        result = advantage.estimate(ready.segments, self.model.value, algo.gamma, algo.gae_lambda)
         estimated, target, value = (tensor.flatten() for tensor in result)
         if algo.normalize_advantage == "window":
             estimated = standardize(estimated)
@@ -163,4 +169,3 @@ class Learner:
             "grad_norm/total": named["grad_norm"],
             **{f"grad_norm/{name}": value for name, value in layers.items()},
         }
-

@@ -94,6 +94,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
             clocks.update_steps += int(readings["train/steps"])
             clocks.skipped_steps += int(readings["train/steps_skipped"])
             readings |= diagnose.after(ready)
+            session.watch(ready)
         learned = time.perf_counter()
 
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.

@@ -92,7 +92,9 @@ def settle(config: Config) -> tuple[Config, Derived]:
     minibatches = -(-clocks.batch_size // clocks.minibatch_size)
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
-        notes.append(f"total_frames is no multiple of U: the last {left:,} frames are not collected")
+        notes.append(
+            f"total_frames is no multiple of U: the last {left:,} frames are not collected"
+        )
     if ratio * clocks.update_epochs > MAX_REUSE:
         notes.append(
             f"reuse {ratio * clocks.update_epochs:.3g} is above {MAX_REUSE:.3g}: expect overfitting "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import time
 import traceback
@@ -17,6 +18,8 @@ from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError
 from rl_twoclocks.evaluate import Evaluation, Evaluator
+from rl_twoclocks.learner import Round
+from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
 from rl_twoclocks.rundir import plain, run_name, write_text
 from rl_twoclocks.safety import Derived
@@ -60,6 +63,7 @@ class Session:
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluator: Evaluator | None = None
         self.collector: Collector | None = None
+        self.watched: ActorCritic | None = None
         tenth = max(derived.frames // 10, 1)
         self.eval_every = config.eval.every_frames or tenth
         self.save_every = config.checkpoint.every_frames or tenth
@@ -109,8 +113,21 @@ class Session:
         else:
             # The collector tries the policy once when it starts; the stream begins here.
             self.parts.restart_streams(self.config.seed)
-        self.loggers.watch(self.parts.model)
+        if self.config.logger.wandb and self.config.logger.watch:
+            # A copy: hooks on the network itself would be traced into the compiled step.
+            self.watched = copy.deepcopy(self.parts.model)
+            self.loggers.watch(self.watched)
         return self.collector
+
+    def watch(self, ready: Round) -> None:
+        """Let watchers see weights and gradients of this round, where that is due."""
+        if self.watched is None:
+            return
+        steps = self.derived.minibatches * self.config.clocks.update_epochs
+        every = -(-self.config.logger.watch_freq // steps)
+        if self.parts.clocks.policy_version % every == 0:
+            self.watched.load_state_dict(self.parts.model.state_dict())
+            self.parts.learner.backward(ready, self.watched)
 
     @property
     def calibrating(self) -> bool:
@@ -135,13 +152,20 @@ class Session:
         clocks = self.parts.clocks
         before = clocks.frames - self.config.clocks.update_frequency
         last_round = clocks.frames >= self.derived.frames
-        readings = {**clocks.readings(), **readings, **self.parts.episodes.readings(), **self._rates()}
+        readings = {
+            **clocks.readings(),
+            **readings,
+            **self.parts.episodes.readings(),
+            **self._rates(),
+        }
         for alarm in alarms:
             self.display.message(str(alarm))
             readings[f"alarm/{alarm.name}"] = 1.0
         alarms.clear()
         evaluated = False
-        if self.config.eval.enabled and (_due(before, clocks.frames, self.eval_every) or last_round):
+        if self.config.eval.enabled and (
+            _due(before, clocks.frames, self.eval_every) or last_round
+        ):
             evaluated = self._evaluate(readings, stop)
         rounds = clocks.policy_version
         if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:

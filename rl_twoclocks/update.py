@@ -101,7 +101,7 @@ class Update:
         else:
             self.optimizer = make_optimizer(optim, model)
         self.compiled = compile_step
-        self._step = self._fused_step if self.fused else self._clipped_gradient
+        self._step: Any = self._fused_step if self.fused else self._clipped_gradient
         if compile_step:
             self._step = torch.compile(
                 self._step,
@@ -128,9 +128,12 @@ class Update:
             self.optimizer.step()
         return readings
 
-    def _loss(self, theta: Tensor, *minibatch: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def loss(
+        self, named: dict[str, Tensor], *minibatch: Tensor, model: ActorCritic | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The loss of a minibatch under named parameters, and readings of it."""
         obs, action, behaviour, proximal, advantage, target, old_value = minibatch
-        params, value = functional_call(self.model, self.flat.named(theta), (obs,))
+        params, value = functional_call(model or self.model, named, (obs,))
         log_prob = self.model.distribution.log_prob(params, action)
         entropy = self.model.distribution.entropy(params).mean()
         if self.algo.normalize_advantage == "minibatch":
@@ -156,7 +159,11 @@ class Update:
 
     def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
         theta = self.flat.vector
-        grad, (loss, aux) = grad_and_value(self._loss, has_aux=True)(theta, *minibatch)
+
+        def loss_of(vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            return self.loss(self.flat.named(vector), *minibatch)
+
+        grad, (loss, aux) = grad_and_value(loss_of, has_aux=True)(theta)
         layers = torch.stack([part.square().sum() for part in self.flat.split(grad)]).sqrt()
         norm = layers.square().sum().sqrt()
         if self.optim.agc.enabled:

@@ -126,7 +126,9 @@ def _picture(task: str, curves: list[dict]) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     labels = sorted({row["clocks"] for row in curves if row["task"] == task})
-    for label, colour in zip(labels, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False):
+    for label, colour in zip(
+        labels, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False
+    ):
         mine = [row for row in curves if row["task"] == task and row["clocks"] == label]
         for number, seed in enumerate(sorted({row["seed"] for row in mine})):
             one = [row for row in mine if row["seed"] == seed]

@@ -21,7 +21,9 @@ from rl_twoclocks.envs.vector import (
 __all__ = ["BatchedEnv", "NonFiniteError", "WorkerError", "check_task", "make_env"]
 
 
-def make_env(task: TaskConfig, collect: CollectConfig, num_envs: int, seeds: list[int]) -> BatchedEnv:
+def make_env(
+    task: TaskConfig, collect: CollectConfig, num_envs: int, seeds: list[int]
+) -> BatchedEnv:
     """Make `num_envs` environments of a task as one TorchRL environment.
 
     Raises:

@@ -76,7 +76,7 @@ class BatchedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None
-        if tensordict is not None and "_reset" in tensordict.keys():
+        if tensordict is not None and "_reset" in tensordict.keys():  # noqa: SIM118
             mask = tensordict.get("_reset").view(-1).numpy()
         return self._after_reset(self._reset_backend(mask))
 

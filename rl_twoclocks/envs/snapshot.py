@@ -15,13 +15,19 @@ import numpy as np
 import torch
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-_CLASSIC = ("CartPoleEnv", "PendulumEnv", "AcrobotEnv", "MountainCarEnv", "Continuous_MountainCarEnv")
+_CLASSIC = (
+    "CartPoleEnv",
+    "PendulumEnv",
+    "AcrobotEnv",
+    "MountainCarEnv",
+    "Continuous_MountainCarEnv",
+)
 
 
 def capture(env: gym.Env) -> dict[str, Any] | None:
     """Return the state as plain values and tensors, or None if it cannot be had exactly."""
     elapsed = None
-    layer = env
+    layer: Any = env
     while isinstance(layer, gym.Wrapper):
         if isinstance(layer, TimeLimit):
             elapsed = int(layer._elapsed_steps or 0)
@@ -37,7 +43,7 @@ def capture(env: gym.Env) -> dict[str, Any] | None:
 
 def restore(env: gym.Env, state: dict[str, Any]) -> None:
     """Put a captured state back into an environment that has been reset once."""
-    layer = env
+    layer: Any = env
     while isinstance(layer, gym.Wrapper):
         if isinstance(layer, TimeLimit):
             layer._elapsed_steps = state["elapsed"]
@@ -60,7 +66,7 @@ def restore(env: gym.Env, state: dict[str, Any]) -> None:
             layer.steps_beyond_terminated = None
 
 
-def _capture_simulator(env: gym.Env) -> dict[str, Any] | None:
+def _capture_simulator(env: Any) -> dict[str, Any] | None:
     if _is_mujoco(env):
         import mujoco
 
@@ -75,7 +81,7 @@ def _capture_simulator(env: gym.Env) -> dict[str, Any] | None:
     return None
 
 
-def _is_mujoco(env: gym.Env) -> bool:
+def _is_mujoco(env: Any) -> bool:
     return type(env).__module__.startswith("gymnasium.envs.mujoco") and hasattr(env, "data")
 
 

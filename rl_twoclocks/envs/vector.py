@@ -102,13 +102,11 @@ class GymnasiumVector:
         """Build `num_envs` environments, in this process (`sync`) or one process each (`async`)."""
         factories = [make] * num_envs
         self._async = vectorization == "async"
-        self.vector: SyncVectorEnv | AsyncVectorEnv
+        self.vector: Any
         if self._async:
             self.vector = _AsyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
         else:
-            self.vector = _SyncVector(
-                factories, copy=False, autoreset_mode=AutoresetMode.DISABLED
-            )
+            self.vector = _SyncVector(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self.num_envs = num_envs
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
@@ -185,7 +183,7 @@ class EnvpoolVector:
         else:
             ids = np.flatnonzero(mask)
             obs, info = self.vector.reset(ids)
-            self._obs[info["env_id"] if "env_id" in info else ids] = obs
+            self._obs[info.get("env_id", ids)] = obs
         return self._obs
 
     def step(self, action: Array) -> tuple[Array, Array, Array, Array]:

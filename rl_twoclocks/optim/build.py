@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from typing import Any
 
 import torch
 from torch import nn
 
 from rl_twoclocks.config import ConfigError, OptimConfig
 
-FUSED = {"Adam": {"lr", "betas", "eps", "weight_decay"}, "AdamW": {"lr", "betas", "eps", "weight_decay"}}
+FUSED = {
+    "Adam": {"lr", "betas", "eps", "weight_decay"},
+    "AdamW": {"lr", "betas", "eps", "weight_decay"},
+}
 """Optimizers that run inside the compiled step, and the arguments that this form knows."""
 
 # torch.optim has one optimizer that steps by closure and one for sparse gradients only.
 _UNUSABLE = {"Optimizer", "LBFGS", "SparseAdam"}
 
 
-def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+def optimizer_class(name: str) -> Any:
     """Look a class up in torch.optim, then in torch_optimizer.
 
     Raises:

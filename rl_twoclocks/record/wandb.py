@@ -42,7 +42,7 @@ class WandbLogger:
     def __init__(self, config: LoggerConfig, run: RunInfo) -> None:
         """Start the W&B run, or go on with the one that the checkpoint names."""
         self._id = str(run.state.get("wandb_id") or uuid.uuid4().hex)
-        self._watch_freq = config.watch_freq if config.watch else 0
+        self._watch = config.watch
         # W&B reads the event file itself then: logging here too would double every metric.
         self._synced = config.sync_tensorboard and config.tensorboard
         self._last = run.frames or -1
@@ -59,9 +59,12 @@ class WandbLogger:
         self._call("log", {"frames": float(frames), **row}, step=frames)
 
     def watch(self, module: nn.Module) -> None:
-        """Follow gradients and parameters of a module, if `logger.watch` is on."""
-        if self._watch_freq:
-            self._call("watch", module, log="all", log_freq=self._watch_freq)
+        """Follow gradients and parameters of a module, if `logger.watch` is on.
+
+        The caller passes backward through it only when histograms are due: every pass is logged.
+        """
+        if self._watch:
+            self._call("watch", module, log="all", log_freq=1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""
