@@ -34,7 +34,8 @@ class Result:
     """Over all sittings of the run."""
     stopped_by: str | None
     """Name of the signal that ended this sitting early; None when the budget is used up."""
-    checkpoint: str
+    checkpoint: str | None
+    """Newest checkpoint; None if a signal came before the first round ended."""
 
     def as_dict(self) -> dict:
         """Plain values, as in `result.json`."""
@@ -55,8 +56,10 @@ def train(config: Config) -> Result:
     with StopSignal() as stop:
         parts = build(config, derived)
         try:
-            directory, exists = claim(config)
-            with Session(config, derived, directory, exists, parts) as session:
+            with (
+                claim(config) as (directory, exists),
+                Session(config, derived, directory, exists, parts) as session,
+            ):
                 if not session.finished:
                     run(config, session, stop)
                 return session.result(stop)
@@ -108,6 +111,8 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         readings["time/update_seconds"] = learned - collected
         readings["time/round_seconds"] = time.perf_counter() - started
         session.record(readings, stop, diagnose.alarms)
+    # A signal between two rounds finds the last one unsaved.
+    session.save()
 
 
 __all__ = ["NonFiniteError", "Result", "run", "train"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import fnmatch
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,24 @@ _FREE = (
     "eval",
     "diagnostics",
 )
+
+
+_OURS = (
+    "config.yaml",
+    "metrics.jsonl",
+    "result.json",
+    "error.txt",
+    "lock",
+    "checkpoint-*.pt",
+    "best.pt",
+    "eval-*.json",
+    "checkpoint-*.mp4",
+    "best.mp4",
+    "wandb",
+    "tensorboard",
+    ".partial-*",
+)
+"""Names of all that a run writes into its directory."""
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -64,28 +86,56 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
-def claim(config: Config) -> tuple[Path, bool]:
-    """Prepare the run directory; return it and whether there is a run to go on with.
+@contextlib.contextmanager
+def claim(config: Config) -> Iterator[tuple[Path, bool]]:
+    """Hold the run directory; give it and whether there is a run to go on with.
 
     Raises:
-        ConfigError: there is a run, and `on_existing` forbids it or its configuration differs.
+        ConfigError: there is a run, and `on_existing` forbids it or its configuration differs; or
+            another process is training there.
     """
     path = directory(config)
-    stored = path / "config.yaml"
     if path.exists() and not path.is_dir():
         raise ConfigError(f"run_dir={path} is a file")
-    exists = stored.is_file()
+    with _lock(path):
+        yield path, _prepare(config, path)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Keep other processes out of a directory; the system lets go of it if this one is killed."""
+    existed = path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is training in {path}") from None
+        try:
+            yield
+        finally:
+            (path / "lock").unlink(missing_ok=True)
+            if not existed and not any(path.iterdir()):
+                path.rmdir()
+
+
+def _prepare(config: Config, path: Path) -> bool:
+    stored = path / "config.yaml"
+    exists = stored.is_file() and _is_ours(stored)
     if exists and config.on_existing == "fail":
         raise ConfigError(
             f"{path} already holds a run: on_existing=resume goes on with it, overwrite starts over"
         )
-    if not exists and path.is_dir() and any(path.iterdir()):
-        ours = {"metrics.jsonl", "wandb", "tensorboard", "error.txt", "lock"}
-        strange = sorted(p.name for p in path.iterdir() if p.name not in ours)
-        if strange:
+    if not exists:
+        strange = sorted(p.name for p in path.iterdir() if not _written_by_us(p))
+        if strange or stored.is_file():
+            strange = strange or [stored.name]
             raise ConfigError(f"{path} is not empty and holds no run (it has {strange[0]})")
     if exists and config.on_existing == "overwrite":
-        shutil.rmtree(path)
+        # By name: what somebody else keeps in the same directory stays.
+        for entry in path.iterdir():
+            if entry.name != "lock" and _written_by_us(entry):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         exists = False
     if exists:
         differs = difference(essence(yaml.safe_load(stored.read_text())), essence(plain(config)))
@@ -95,9 +145,21 @@ def claim(config: Config) -> tuple[Path, bool]:
                 + "\n  ".join(differs)
                 + "\nset run_dir to another place, or on_existing=overwrite"
             )
-    path.mkdir(parents=True, exist_ok=True)
     write_text(stored, yaml.safe_dump(plain(config), sort_keys=False))
-    return path, exists
+    return exists
+
+
+def _written_by_us(path: Path) -> bool:
+    return any(fnmatch.fnmatch(path.name, pattern) for pattern in _OURS)
+
+
+def _is_ours(stored: Path) -> bool:
+    """Whether a config.yaml is one that a run wrote."""
+    try:
+        values = yaml.safe_load(stored.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(values, dict) and {"task", "clocks", "algo"} <= values.keys()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -74,7 +74,7 @@ class Session:
 
     def __enter__(self) -> Session:
         """Show what will run."""
-        self.display.start()
+        # What is said before the start stays on the screen; later messages scroll in the panel.
         for line in self.derived.lines(self.config):
             self.display.message(line)
         self.display.message(f"results   {self.directory}")
@@ -87,6 +87,7 @@ class Session:
             )
         elif self.parts.learner.update.compiled:
             self.display.message("compile   one graph per optimizer step; the first takes a while")
+        self.display.start()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -180,7 +181,7 @@ class Session:
     def save(self) -> None:
         """Write a checkpoint of this round's end, if it is not on disk yet."""
         clocks = self.parts.clocks
-        if clocks.frames == self.saved_at:
+        if clocks.frames in (0, self.saved_at):
             return
         if self.config.checkpoint.episode_boundary and self.collector is not None:
             self.parts.begin_new_episodes(self.config.seed)
@@ -205,7 +206,7 @@ class Session:
             best_return=self.best,
             wall_seconds=self._wall_seconds(),
             stopped_by=None if done or stop.received is None else stop.received.name,
-            checkpoint=str(path),
+            checkpoint=str(path) if path.exists() else None,
         )
         if done and not self.finished:
             text = json.dumps(result.as_dict(), indent=2) + "\n"
