@@ -46,6 +46,10 @@ class Diagnose:
         )
         if alarm is not None:
             self.alarms.append(alarm)
+        if self.level > 1:
+            # Before learning: later, targets are of newer critics than `old_value`.
+            fit = explained_variance(ready.flat["old_value"], ready.flat["target"])
+            readings["diag/explained_variance"] = fit
         self.seconds = time.perf_counter() - started
         return readings | ratio
 
@@ -61,6 +65,5 @@ class Diagnose:
             model.distribution.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
         )
         readings = policy_shift(model.distribution, ready.behaviour, current, log_ratio)
-        readings["diag/explained_variance"] = explained_variance(flat["old_value"], flat["target"])
         readings["time/diagnostics_seconds"] = self.seconds + time.perf_counter() - started
         return readings

@@ -187,7 +187,9 @@ def command(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def wait_for(folder: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 60) -> Path:
+def wait_for(
+    folder: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 60
+) -> Path:
     """Wait until a file is there and return it; fail if the process ends before."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:

@@ -68,7 +68,9 @@ def make_optimizer(config: OptimConfig, module: nn.Module) -> torch.optim.Optimi
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=1)
             hint = f": did you mean {near[0]}?" if near else f": known are {allowed}"
-            raise ConfigError(f"optim.kwargs.{key} is no argument of {config.name}{hint}")
+            raise ConfigError(
+                f"optim.kwargs.{key} is no argument of {config.name}{hint}; ~optim.kwargs.{key} drops it"
+            )
     try:
         return cls(module.parameters(), lr=config.learning_rate, **config.kwargs)
     except (TypeError, ValueError) as error:
