@@ -58,12 +58,13 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
 
     import hydra
 
-    from rl_twoclocks.configure import check_overrides, config_dir
+    from rl_twoclocks.configure import check_overrides, config_dir, free_form
 
     try:
         check_overrides([a for a in arguments if not a.startswith("-")], schema)
     except ConfigError as error:
         sys.exit(explain(error))
+    sys.argv[1:] = free_form(arguments)
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)()
     sys.exit(code)
 

@@ -53,12 +53,12 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: an override names no key or choice, or a value is not allowed.
     """
-    check_overrides(overrides)
+    overrides = free_form(check_overrides(overrides))
     if GlobalHydra.instance().is_initialized():
         GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            return validate(hydra_compose("train", overrides=list(overrides)))
+            return validate(hydra_compose("train", overrides=overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(str(error)) from error
 
@@ -96,8 +96,14 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
         raise ConfigError("\n".join(lines)) from error
 
 
-def check_overrides(overrides: Sequence[str], schema: type[BaseModel] = Config) -> None:
-    """Check the names in command-line overrides, before Hydra composes anything.
+def free_form(overrides: Sequence[str]) -> list[str]:
+    """Let keys of free-form dictionaries be set without Hydra's `++`, whether or not they exist."""
+    free = tuple(f"{key}." for key, _ in schema_keys() if key.endswith("kwargs"))
+    return [f"++{text}" if text.startswith(free) else text for text in overrides]
+
+
+def check_overrides(overrides: Sequence[str], schema: type[BaseModel] = Config) -> Sequence[str]:
+    """Check the names in command-line overrides, before Hydra composes anything; return them.
 
     Raises:
         ConfigError: names the nearest key, group or choice.
@@ -117,6 +123,7 @@ def check_overrides(overrides: Sequence[str], schema: type[BaseModel] = Config) 
             _check_choice(key, override, choices[key])
         elif not _is_key(key, known):
             raise ConfigError(f"unknown key {key}{_nearest(key, schema)}")
+    return overrides
 
 
 def _is_key(key: str, known: dict[str, Any]) -> bool:
