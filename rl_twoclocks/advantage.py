@@ -30,7 +30,9 @@ def gae(
         ValueError: an argument is not [N, T]; advantages of flattened frames would leak across
             environments.
     """
-    for name, tensor in (("value", value), ("reward", reward), ("done", done)):
+    arguments = {"value": value, "next_value": next_value, "reward": reward}
+    arguments |= {"terminated": terminated, "done": done}
+    for name, tensor in arguments.items():
         if tensor.ndim != 2 or tensor.shape != value.shape:
             raise ValueError(
                 f"{name} must be [N, T] = {tuple(value.shape)}, not {tuple(tensor.shape)}"

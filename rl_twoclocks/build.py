@@ -60,6 +60,10 @@ class Parts:
         n = self.env.batch_size[0]
         self.env.reseed(env_seeds(seed, "environment", n, index=self.clocks.frames))
         self.window.cut()
+        self.forget_open_episodes()
+
+    def forget_open_episodes(self) -> None:
+        """Drop the sums that run on across rollouts: the environments are reset."""
         self.episodes.discard_open()
         self.normalizer.discounted[:] = 0.0
 

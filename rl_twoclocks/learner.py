@@ -105,8 +105,9 @@ class Learner:
             kl_by_pass.append(readings[-1][READINGS.index("kl")])
             if not self.update.alive:
                 break
+        rates = {"train/learning_rate": learning_rate, "train/clip_epsilon": clip_epsilon}
         per_pass = -(-ready.log_ratio.numel() // self.config.clocks.minibatch_size)
-        return self._summary(torch.stack(readings), per_pass, kl_by_pass, value_drift)
+        return rates | self._summary(torch.stack(readings), per_pass, kl_by_pass, value_drift)
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""

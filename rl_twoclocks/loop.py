@@ -92,8 +92,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         readings = diagnose.before(window, ready, rollout)
         if not session.calibrating:
             with session.name_place():
-                rates = schedule(clocks.frames)
-                readings |= parts.learner.learn(ready, *rates)
+                readings |= parts.learner.learn(ready, *schedule(clocks.frames))
             clocks.update_steps += int(readings["train/steps"])
             clocks.skipped_steps += int(readings["train/steps_skipped"])
             readings |= diagnose.after(ready)
@@ -102,7 +101,9 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
 
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.
         clocks.policy_version += 1
-        parts.normalizer.update(rollout["observation"], rollout["reward"], done | rollout["cut"])
+        parts.normalizer.update(rollout["observation"], rollout["reward"], done)
+        if config.collect.reset_each_rollout:
+            parts.forget_open_episodes()
         clocks.published_version = clocks.policy_version
         parts.publish()
 

@@ -71,13 +71,12 @@ class Normalizer:
         """Derive what `normalize` uses from the statistics."""
         self.shift = self.observation.mean.float()
         self.scale = (self.observation.variance + 1e-8).rsqrt().float()
-        self._reward_factor = float((self.returns.variance + 1e-8).rsqrt())
+        self._reward_factor = 1.0 / (float(self.returns.variance.sqrt()) + 1e-8)
 
     def update(self, observation: Tensor, reward: Tensor, done: Tensor) -> None:
         """Merge a rollout: observations [N, T, ...], raw rewards and ends [N, T].
 
-        The discounted return runs on across rollouts and starts anew after an end; for a cut that
-        is no end pass `done` false there.
+        The discounted return runs on across rollouts and starts anew after an end.
         """
         if self.config.observation:
             self.observation.update(observation.flatten(0, 1).cpu())

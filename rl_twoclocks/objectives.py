@@ -18,7 +18,7 @@ class PolicyTerms(NamedTuple):
 
     loss: Tensor
     ratio: Tensor
-    """Current over proximal policy: what the trust region bounds."""
+    """Current over proximal policy."""
     clipped: Tensor
     """1.0 where the ratio lies outside the trust region."""
 
@@ -35,7 +35,8 @@ def clipped(
     ratio = (log_prob - behaviour_log_prob).exp()
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
-    return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
+    proximal_ratio = (log_prob - proximal_log_prob).exp()
+    return PolicyTerms(loss, proximal_ratio, _outside(ratio, clip_epsilon))
 
 
 def decoupled(
@@ -94,6 +95,8 @@ def critic_loss(
 def standardize(advantage: Tensor) -> Tensor:
     """Bring advantages [n] to mean 0 and deviation 1; a constant batch becomes 0."""
     centred = advantage - advantage.mean()
+    # Once more: what rounding of a large mean leaves over would be blown up to size 1.
+    centred = centred - centred.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
 

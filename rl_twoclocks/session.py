@@ -64,6 +64,7 @@ class Session:
         self.evaluator: Evaluator | None = None
         self.collector: Collector | None = None
         self.watched: ActorCritic | None = None
+        self.unlogged_alarms: dict[str, float] = {}
         tenth = max(derived.frames // 10, 1)
         self.eval_every = config.eval.every_frames or tenth
         self.save_every = config.checkpoint.every_frames or tenth
@@ -108,7 +109,8 @@ class Session:
 
     def start_collector(self) -> Collector:
         """Start collecting, with every random stream where the checkpoint left it."""
-        self.collector = self.parts.make_collector(self.config)
+        with self.name_place():
+            self.collector = self.parts.make_collector(self.config)
         if self._saved is not None:
             state.restore_random(self.parts, self._saved)
         else:
@@ -137,15 +139,16 @@ class Session:
         return norm.config.observation and norm.config.calibrate and norm.observation.count == 0
 
     @contextlib.contextmanager
-    def name_place(self) -> Iterator[None]:
+    def name_place(self, during: str = "") -> Iterator[None]:
         """Add round and frames to an error about a number that is not finite."""
         try:
             yield
         except NonFiniteError as error:
             clocks = self.parts.clocks
+            good = f"the newest good checkpoint is at {self.saved_at:,} frames"
             raise NonFiniteError(
-                f"{error} (round {clocks.policy_version + 1}, after {clocks.frames:,} frames; "
-                f"the newest good checkpoint is at {max(self.saved_at, 0):,} frames)"
+                f"{error} ({during}round {clocks.policy_version + 1}, after {clocks.frames:,} frames; "
+                f"{good if self.saved_at >= 0 else 'there is no checkpoint yet'})"
             ) from error
 
     def record(self, readings: dict[str, float], stop: StopSignal, alarms: list) -> None:
@@ -161,7 +164,7 @@ class Session:
         }
         for alarm in alarms:
             self.display.message(str(alarm))
-            readings[f"alarm/{alarm.name}"] = 1.0
+            self.unlogged_alarms[f"alarm/{alarm.name}"] = 1.0
         alarms.clear()
         evaluated = False
         if self.config.eval.enabled and (
@@ -170,7 +173,8 @@ class Session:
             evaluated = self._evaluate(readings, stop)
         rounds = clocks.policy_version
         if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:
-            self.loggers.log(readings, clocks.frames)
+            self.loggers.log(readings | self.unlogged_alarms, clocks.frames)
+            self.unlogged_alarms.clear()
         self.display.update(readings, clocks.frames)
         best = evaluated and self._is_best()
         if last_round or stop or _due(before, clocks.frames, self.save_every):
@@ -220,7 +224,8 @@ class Session:
         if self.evaluator is None:
             self.evaluator = Evaluator(self.config)
         parts = self.parts
-        result = self.evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
+        with self.name_place("in evaluation, "):
+            result = self.evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
         if result is None:
             return False
         self.last = result

@@ -18,6 +18,21 @@ FORMAT = 1
 """Raised when a checkpoint of an older version can no longer be read."""
 
 
+_KEYS = {
+    "format",
+    "config",
+    "parameters",
+    "parameter_names",
+    "update",
+    "normalizer",
+    "window",
+    "episodes",
+    "clocks",
+    "random",
+    "environments",
+}
+
+
 def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, Any]:
     """Collect the state at the end of a round, as tensors and plain values.
 
@@ -102,7 +117,15 @@ def check(state: dict[str, Any]) -> None:
     Raises:
         CheckpointError: names what is missing.
     """
-    missing = {"format", "config", "parameters", "normalizer", "clocks"} - state.keys()
+    missing = _KEYS - state.keys()
+    statistics = state.get("normalizer", {})
+    for part in ("observation", "returns"):
+        missing |= {f"normalizer.{part}"} - {f"normalizer.{key}" for key in statistics}
+        for key in ("count", "mean", "m2"):
+            if key not in statistics.get(part, {}):
+                missing.add(f"normalizer.{part}.{key}")
+    if "discounted" not in statistics:
+        missing.add("normalizer.discounted")
     if missing:
         raise CheckpointError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     if state["format"] != FORMAT:

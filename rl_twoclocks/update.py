@@ -7,6 +7,8 @@ device, and `alive` turns to 0 for the rest of the round. No step needs the host
 
 from __future__ import annotations
 
+import itertools
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -61,6 +63,24 @@ def _compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, Any]:
     return options
 
 
+def _own_code(method: Any) -> MethodType:
+    """Give a bound method a code object of its own.
+
+    Compiled graphs are cached by code object, and without guards a second run in one process would
+    be given the graph, and so the settings, of the first.
+    """
+    code = method.__func__.__code__
+    function = FunctionType(
+        code.replace(co_name=f"{code.co_name}_{next(_COUNTER)}"),
+        method.__func__.__globals__,
+        closure=method.__func__.__closure__,
+    )
+    return MethodType(function, method.__self__)
+
+
+_COUNTER = itertools.count()
+
+
 class Update:
     """The optimizer step and the state that it owns.
 
@@ -94,6 +114,8 @@ class Update:
         self.learning_rate = zero + optim.learning_rate
         self.clip_epsilon = zero + algo.clip_epsilon
         self.fused = optim.name in FUSED and set(optim.kwargs) <= FUSED[optim.name]
+        # As in torch.optim.
+        self.default_decay = 0.01 if optim.name == "AdamW" else 0.0
         if self.fused:
             self.moments = torch.zeros(2, flat.vector.numel(), device=flat.vector.device)
             self.steps = zero.clone()
@@ -104,7 +126,7 @@ class Update:
         self._step: Any = self._fused_step if self.fused else self._clipped_gradient
         if compile_step:
             self._step = torch.compile(
-                self._step,
+                _own_code(self._step),
                 fullgraph=True,
                 dynamic=False,
                 options=_compile_options(flat.vector.device, cuda_graphs),
@@ -151,7 +173,7 @@ class Update:
         loss = policy + self.algo.critic_coeff * critic - self.algo.entropy_coeff * entropy
         with torch.no_grad():
             log_ratio = log_prob - proximal
-            kl = (terms.ratio - 1 - log_ratio).mean()  # k3, never negative
+            kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
             weight = (log_prob - behaviour).exp()
             ess = weight.sum().square() / (weight.square().sum() * weight.numel())
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
@@ -187,7 +209,7 @@ class Update:
         applied = readings[READINGS.index("applied")] > 0
         options = self.optim.kwargs
         beta1, beta2 = options.get("betas", (0.9, 0.999))
-        decay, lr = options.get("weight_decay", 0.0), self.learning_rate
+        decay, lr = options.get("weight_decay", self.default_decay), self.learning_rate
         steps = self.steps + 1
         decayed = theta
         if decay and self.optim.name == "AdamW":

@@ -88,8 +88,9 @@ class BehaviourPolicy(TensorDictModuleBase):
         """Name what differs from the learner: `weights`, `normaliser`, or `mode` if neither does."""
         if not torch.equal(self.flat.vector, parameters.to(self._device)):
             return "weights"
-        if not torch.equal(self.shift, normalizer.shift.to(self._device)):
-            return "normaliser"
+        for mine, theirs in ((self.shift, normalizer.shift), (self.scale, normalizer.scale)):
+            if not torch.equal(mine, theirs.to(self._device)):
+                return "normaliser"
         return "mode"
 
     @torch.no_grad()

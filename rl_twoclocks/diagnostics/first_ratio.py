@@ -8,7 +8,7 @@ from rl_twoclocks.diagnostics.alarm import Alarm
 
 _CAUSES = {
     "weights": "the learner's weights are not the ones that collected the newest rollout",
-    "normaliser": "the observation statistics moved between collection and learning",
+    "normaliser": "the normaliser's statistics moved between collection and learning",
     "mode": "weights and statistics agree, so the network computes differently (mode or precision)",
 }
 

@@ -86,12 +86,13 @@ class BatchedEnv(EnvBase):
             return obs
         seeds, self._seeds = self._seeds, None
         obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
+        obs = _single(obs)
         self._require_finite(obs, "observation")
         return obs
 
     def _after_reset(self, obs: np.ndarray) -> TensorDict:
         flags = {key: self._false.clone() for key in ("done", "terminated", "truncated")}
-        self._current = _float(obs)
+        self._current = torch.from_numpy(obs)
         return TensorDict._new_unsafe(
             {"observation": self._current, **flags},
             batch_size=self.batch_size,
@@ -108,6 +109,8 @@ class BatchedEnv(EnvBase):
         if self._act_start:
             action = action + self._act_start
         obs, reward, terminated, truncated = self.backend.step(action)
+        # Checked as they will be used: a double beyond single precision is infinite there.
+        obs, reward = _single(obs), _single(reward.reshape(-1, 1))
         self.decisions += 1
         self._require_finite(obs, "observation")
         self._require_finite(reward, "reward")
@@ -117,8 +120,8 @@ class BatchedEnv(EnvBase):
         done = terminated | truncated
         result = TensorDict._new_unsafe(
             {
-                "observation": _float(obs),
-                "reward": _float(reward.reshape(-1, 1)),
+                "observation": torch.from_numpy(obs),
+                "reward": torch.from_numpy(reward),
                 "terminated": torch.from_numpy(terminated.copy()),
                 "truncated": torch.from_numpy(truncated),
                 "done": torch.from_numpy(done),
@@ -195,6 +198,7 @@ class BatchedEnv(EnvBase):
             super().close(raise_if_closed=False)
 
 
-def _float(array: np.ndarray) -> torch.Tensor:
+def _single(array: np.ndarray) -> np.ndarray:
     # A copy always: vectors reuse their output buffers.
-    return torch.from_numpy(array.astype(np.float32))
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)

@@ -104,7 +104,10 @@ class GymnasiumVector:
         self._async = vectorization == "async"
         self.vector: Any
         if self._async:
-            self.vector = _AsyncVector(factories, autoreset_mode=AutoresetMode.DISABLED)
+            # fork: TorchRL makes spawn the default, which imports torch once more per environment.
+            self.vector = _AsyncVector(
+                factories, context="fork", autoreset_mode=AutoresetMode.DISABLED
+            )
         else:
             self.vector = _SyncVector(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self.num_envs = num_envs

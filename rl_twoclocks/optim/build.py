@@ -17,8 +17,8 @@ FUSED = {
 }
 """Optimizers that run inside the compiled step, and the arguments that this form knows."""
 
-# torch.optim has one optimizer that steps by closure and one for sparse gradients only.
-_UNUSABLE = {"Optimizer", "LBFGS", "SparseAdam"}
+# Steps by closure, for sparse gradients only, and by second derivatives.
+_UNUSABLE = {"Optimizer", "LBFGS", "SparseAdam", "Adahessian"}
 
 
 def optimizer_class(name: str) -> Any:

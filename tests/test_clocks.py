@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl_twoclocks.clocks import Clocks, clock_readings
+
+
+def test_the_environment_clock_ticks_in_decisions_and_simulator_frames() -> None:
+    clocks = Clocks()
+    clocks.collected(64, 1)
+    clocks.collected(64, 4)
+    assert (clocks.frames, clocks.simulator_frames) == (128, 320)
+    assert clocks.policy_version == clocks.update_steps == 0
+
+
+def test_readings_of_a_window_of_three_versions_by_hand() -> None:
+    clocks = Clocks(policy_version=7, published_version=5)
+    versions = torch.tensor([[4, 4, 5, 5, 7, 7], [4, 4, 5, 5, 7, 7]])
+    got = clock_readings(clocks, versions, ratio=3.0, passes=4, minibatches=6)
+    assert got == pytest.approx(
+        {
+            "clock/ratio": 3.0,
+            "clock/ratio_measured": 3.0,
+            "clock/staleness_min": 0.0,
+            "clock/staleness_mean": 5 / 3,
+            "clock/staleness_max": 3.0,
+            "clock/lifetime_mean": 8 / 3,
+            "clock/lifetime_max": 4.0,
+            "clock/publish_lag": 2,
+            "clock/reuse": 12.0,
+            "clock/steps_per_frame": 6.0,
+        }
+    )
+
+
+def test_a_half_empty_window_reads_below_the_configured_ratio() -> None:
+    versions = torch.tensor([[0, 0, 1, 1]])
+    got = clock_readings(Clocks(policy_version=1), versions, 4.0, 2, 1)
+    assert (got["clock/ratio"], got["clock/ratio_measured"]) == (4.0, 2.0)
+    assert got["clock/reuse"] == 4.0
+    assert got["clock/steps_per_frame"] == 1.0
+
+
+def test_collectors_that_stopped_receiving_policies_show_as_staleness_and_lag() -> None:
+    clocks = Clocks(policy_version=9, published_version=6)
+    got = clock_readings(clocks, torch.full((2, 4), 6), 1.0, 1, 1)
+    assert got["clock/staleness_min"] == got["clock/staleness_max"] == 3.0
+    assert got["clock/publish_lag"] == 3
+
+
+def test_counters_make_a_round_trip() -> None:
+    clocks = Clocks(1, 2, 3, 4, 5, 6)
+    copy = Clocks()
+    copy.load_state_dict(clocks.state_dict())
+    assert copy == clocks
+    assert clocks.readings() == {
+        "clock/policy_version": 3,
+        "clock/update_steps": 5,
+        "clock/frames": 1,
+        "clock/simulator_frames": 2,
+        "clock/skipped_steps": 6,
+    }

@@ -1,0 +1,241 @@
+"""The safe table, its cap in every mode, and the numbers derived from a configuration."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rl_twoclocks import Config, ConfigError, compose
+from rl_twoclocks.safety import SAFE_TABLE, Derived, settle, zone
+
+
+def settled(
+    family: str, b: int, u: int, mode: str = "warn", **changes: object
+) -> tuple[Config, Derived]:
+    return settle(make(family, b, u, mode, **changes))
+
+
+def make(family: str, b: int, u: int, mode: str, **changes: object) -> Config:
+    values = {
+        "task": {"name": "t", "family": family, "env_id": "CartPole-v1"},
+        "total_frames": 1_000_000,
+        "num_envs": 1,
+        "clocks": {
+            "batch_size": b,
+            "update_frequency": u,
+            "update_epochs": 1,
+            "minibatch_size": 1,
+            "ratio": {"mode": mode},
+        },
+    }
+    clocks = values["clocks"] | changes.pop("clocks", {})  # type: ignore[operator]
+    return Config.model_validate(values | {"clocks": clocks} | changes)
+
+
+def test_the_table_is_the_write_ups() -> None:
+    table = {k: (r.batch_size, r.update_frequency, r.ratio_cap) for k, r in SAFE_TABLE.items()}
+    assert table == {
+        "atari": ((2048, 4096), (500, 1000), 4.0),
+        "mujoco": ((1024, 2048), (200, 500), 5.0),
+        "gazebo": ((512, 1024), (100, 250), 4.0),
+        "inspection": ((256, 512), (50, 150), 3.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "at", "above"),
+    [
+        ("atari", (2048, 512), (2049, 512)),
+        ("mujoco", (1500, 300), (1501, 300)),
+        ("gazebo", (800, 200), (801, 200)),
+        ("inspection", (350, 100), (351, 100)),
+        ("classic", (1000, 100), (1001, 100)),
+        ("other", (1000, 100), (1001, 100)),
+    ],
+)
+def test_the_cap_itself_is_allowed_and_one_frame_more_is_not(
+    family: str, at: tuple[int, int], above: tuple[int, int]
+) -> None:
+    settled(family, *at, mode="error")
+    with pytest.raises(ConfigError, match="is above"):
+        settled(family, *above, mode="error")
+
+
+def test_observe_changes_and_says_nothing() -> None:
+    config, derived = settled("mujoco", 2000, 200, "observe")
+    assert (config.clocks.batch_size, config.clocks.update_frequency) == (2000, 200)
+    assert derived.notes == ()
+
+
+def test_warn_changes_nothing_and_says_so() -> None:
+    config, derived = settled("mujoco", 2000, 200, "warn")
+    assert (config.clocks.batch_size, config.clocks.update_frequency) == (2000, 200)
+    assert derived.clock_ratio == 10
+    assert any("10" in note and "5" in note and "mujoco" in note for note in derived.notes)
+
+
+def test_error_names_both_ways_out_and_both_work() -> None:
+    with pytest.raises(ConfigError) as caught:
+        settled("mujoco", 2000, 200, "error")
+    message = str(caught.value)
+    assert "clocks.batch_size to 1000" in message
+    assert "clocks.update_frequency to 400" in message
+    settled("mujoco", 1000, 200, "error")
+    settled("mujoco", 2000, 400, "error")
+
+
+@pytest.mark.parametrize(
+    ("family", "b", "u", "expected"),
+    [
+        # 5 x 300 = 1500 lies inside the band 1024-2048: lowering B is enough.
+        ("mujoco", 2048, 300, (1500, 300)),
+        # 5 x 100 = 500 is below the band: B stops at 1024, then U rises to 1024 / 5 = 204.8.
+        ("mujoco", 2048, 100, (1024, 205)),
+        # B is at its floor already: only U can move.
+        ("mujoco", 1024, 128, (1024, 205)),
+        # 3.5 x 100 = 350.
+        ("inspection", 512, 100, (350, 100)),
+        # 3.5 x 50 = 175 is below 256; 256 / 3.5 = 73.1.
+        ("inspection", 512, 50, (256, 74)),
+        # No row: the watch line, 10 x 100.
+        ("other", 5000, 100, (1000, 100)),
+        # B under its band: it is not raised to it.
+        ("gazebo", 400, 50, (400, 100)),
+    ],
+)
+def test_enforce_lowers_b_first_and_then_raises_u(
+    family: str, b: int, u: int, expected: tuple[int, int]
+) -> None:
+    config, derived = settled(family, b, u, "enforce")
+    assert (config.clocks.batch_size, config.clocks.update_frequency) == expected
+    assert any("enforced" in note for note in derived.notes)
+
+
+def test_enforce_leaves_what_is_within_the_cap() -> None:
+    config, derived = settled("mujoco", 1500, 300, "enforce")
+    assert (config.clocks.batch_size, config.clocks.update_frequency) == (1500, 300)
+    assert not any("enforced" in note for note in derived.notes)
+
+
+def test_enforcement_always_ends_within_the_cap_in_whole_columns() -> None:
+    numbers = random.Random(0)
+    for _ in range(500):
+        family = numbers.choice([*SAFE_TABLE, "other"])
+        cap = SAFE_TABLE[family].ratio_cap if family in SAFE_TABLE else 10.0
+        n = numbers.choice([1, 2, 3, 4, 7, 8, 16])
+        u = n * numbers.randint(1, 60)
+        b = u * numbers.randint(1, 40)
+        mini = numbers.randint(1, b)
+        case = (family, n, b, u, mini)
+        config, derived = settled(
+            family, b, u, "enforce", num_envs=n, clocks={"minibatch_size": mini}
+        )
+        c = config.clocks
+        assert c.batch_size / c.update_frequency <= cap, case
+        assert c.batch_size % n == 0, case
+        assert c.update_frequency % n == 0, case
+        assert c.update_frequency >= u, case
+        assert c.batch_size <= b or c.batch_size == c.update_frequency, case
+        assert c.minibatch_size <= c.batch_size, case
+        assert derived.frames <= config.total_frames, case
+
+
+@pytest.mark.parametrize("u", [100, 1001, 1002])
+def test_what_does_not_divide_among_the_environments_names_the_nearest(u: int) -> None:
+    low, high = u // 8 * 8, -(-u // 8) * 8
+    with pytest.raises(
+        ConfigError, match=f"not divisible by num_envs=8: nearest are {low} or {high}"
+    ):
+        settled("other", u, u, num_envs=8)
+
+
+def test_less_than_one_column_names_one_column() -> None:
+    with pytest.raises(ConfigError, match="nearest are 8"):
+        settled("other", 8, 4, num_envs=8)
+
+
+def test_a_window_that_does_not_divide_is_refused_too() -> None:
+    with pytest.raises(ConfigError, match=r"clocks\.batch_size=100 is not divisible"):
+        settled("other", 100, 96, num_envs=8)
+
+
+@pytest.mark.parametrize("size", [64, 512, 2048, 65536])
+@pytest.mark.parametrize("family", SAFE_TABLE)
+def test_classic_ppo_is_inside_whatever_the_bands_say(family: str, size: int) -> None:
+    _, derived = settled(family, size, size, "error")
+    assert derived.clock_ratio == 1
+    assert derived.zone == "safe"
+    assert not any("band" in note for note in derived.notes)
+
+
+def test_bands_and_passes_are_noted_for_a_window_of_several_rollouts() -> None:
+    _, derived = settled("mujoco", 4096, 1024, clocks={"update_epochs": 4})
+    text = "\n".join(derived.notes)
+    assert "clocks.batch_size=4096 is outside the mujoco band 1024-2048" in text
+    assert "clocks.update_frequency=1024 is outside the mujoco band 200-500" in text
+    assert "clocks.update_epochs=4 is above 3" in text
+    assert "reuse 16 is above 12" in text
+
+
+def test_the_mujoco_row_asks_for_tanh() -> None:
+    _, clip = settled("mujoco", 2000, 500, model={"squash": "clip"})
+    _, tanh = settled("mujoco", 2000, 500, model={"squash": "tanh"})
+    assert any("tanh" in note for note in clip.notes)
+    assert tanh.notes == ()
+
+
+def test_the_safe_preset_has_nothing_to_say_on_a_mujoco_task() -> None:
+    _, derived = settle(compose(["task=hopper", "clocks=safe", "total_frames=496000"]))
+    assert (derived.clock_ratio, derived.reuse, derived.zone) == (4, 12, "safe")
+    assert derived.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "name"),
+    [(1, "safe"), (9.99, "safe"), (10, "watch"), (49.9, "watch"), (50, "danger"), (500, "danger")],
+)
+def test_zones_begin_at_ten_and_fifty(ratio: float, name: str) -> None:
+    assert zone(ratio) == name
+
+
+def test_derived_numbers_are_those_done_by_hand() -> None:
+    _, derived = settled(
+        "classic",
+        600,
+        200,
+        num_envs=4,
+        total_frames=1_100,
+        clocks={"update_epochs": 2, "minibatch_size": 64},
+    )
+    assert derived.clock_ratio == 3
+    assert derived.reuse == 6
+    assert derived.rounds == 5
+    assert derived.frames == 1_000
+    assert derived.minibatches == 10
+    assert derived.update_steps == 100
+    assert derived.steps_per_env == 50
+    assert any("last 100 frames are not collected" in note for note in derived.notes)
+
+
+def test_the_printed_lines_hold_the_numbers() -> None:
+    config, derived = settled("classic", 600, 200, total_frames=1_100)
+    text = "\n".join(derived.lines(config))
+    assert "B 600 / U 200 = ratio 3 (safe)" in text
+    assert "1,100 frames asked, 5 rounds = 1,000" in text
+
+
+def test_the_budget_is_never_exceeded_and_less_than_a_rollout_is_left() -> None:
+    numbers = random.Random(1)
+    for _ in range(300):
+        n = numbers.randint(1, 16)
+        u = n * numbers.randint(1, 100)
+        total = numbers.randint(u, 50 * u)
+        _, derived = settled("other", u, u, num_envs=n, total_frames=total)
+        assert derived.frames == derived.rounds * u
+        assert total - u < derived.frames <= total
+
+
+def test_enforcement_that_outgrows_the_budget_is_refused() -> None:
+    with pytest.raises(ConfigError, match="total_frames=150"):
+        settled("mujoco", 1024, 128, "enforce", total_frames=150)
