@@ -6,6 +6,9 @@ is not finite; 128 + n stopped by signal n with its state saved (143 for SIGTERM
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import signal
 import sys
 import traceback
@@ -45,6 +48,8 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
         nonlocal code
         from rl_twoclocks.configure import validate
 
+        # Hydra's quiet logging would also hide what loggers have to say.
+        logging.getLogger().setLevel(logging.WARNING)
         try:
             return job(validate(values, schema))
         except Exception as error:
@@ -61,7 +66,7 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     from rl_twoclocks.configure import check_overrides, config_dir, free_form
 
     try:
-        check_overrides([a for a in arguments if not a.startswith("-")], schema)
+        check_overrides(_overrides(arguments), schema)
     except ConfigError as error:
         sys.exit(explain(error))
     sys.argv[1:] = free_form(arguments)
@@ -85,11 +90,39 @@ def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     sys.exit(0)
 
 
+def _overrides(arguments: list[str]) -> list[str]:
+    """The key=value arguments: not the flags, and not the value of `--cfg job`."""
+    before = ["", *arguments]
+    return [
+        a
+        for a, previous in zip(arguments, before, strict=False)
+        if not a.startswith("-") and previous not in _VALUED
+    ]
+
+
+_VALUED = {
+    "--cfg",
+    "-c",
+    "--package",
+    "-p",
+    "--config-dir",
+    "-cd",
+    "--config-name",
+    "-cn",
+    "--info",
+}
+"""Hydra's flags that take a value of their own."""
+
+
 def _offer_help(name: str, schema: type[BaseModel], arguments: list[str]) -> None:
     if "--help" in arguments or "-h" in arguments:
         from rl_twoclocks.help import help_text
 
-        print(help_text(name, schema))
+        with contextlib.suppress(BrokenPipeError):  # `--help | head`
+            print(help_text(name, schema))
+            sys.stdout.flush()
+            sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 
 

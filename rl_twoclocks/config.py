@@ -18,6 +18,7 @@ class ConfigError(ValueError):
 class _Group(BaseModel):
     model_config = ConfigDict(
         frozen=True,
+        allow_inf_nan=False,
         extra="forbid",
         use_attribute_docstrings=True,
         populate_by_name=True,
@@ -82,7 +83,7 @@ class AlgoConfig(_Group):
     clip_epsilon: float = Field(default=0.2, gt=0)
     """Half-width of the trust region in ratio units."""
     clip_schedule: Literal["constant", "linear"] = "constant"
-    """linear: falls to 0 at `optim.anneal_frames`."""
+    """linear: falls to 0.001 at `optim.anneal_frames`."""
     entropy_coeff: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus. Larger: wider policy."""
     critic_coeff: float = Field(default=0.5, ge=0)
@@ -103,6 +104,7 @@ class AgcConfig(_Group):
     """Adaptive gradient clipping (Brock et al. 2021), unit-wise; heads, log-std, biases excluded."""
 
     enabled: bool = False
+    """Clip each unit before the global norm is clipped."""
     clipping: float = Field(default=0.1, gt=0)
     """lambda: largest gradient norm of a unit relative to its weight norm."""
     eps: float = Field(default=1e-3, gt=0)
@@ -115,6 +117,7 @@ class OptimConfig(_Group):
     name: str = "Adam"
     """Class name in torch.optim or torch_optimizer. Adam and AdamW run inside the fused step."""
     learning_rate: float = Field(default=3e-4, ge=0)
+    """Step size of actor and critic. Larger: faster, less stable."""
     schedule: Literal["constant", "linear"] = "linear"
     """linear: falls to 0 at `anneal_frames`."""
     anneal_frames: int | None = Field(default=None, ge=1)
@@ -135,6 +138,7 @@ class ModelConfig(_Group):
     hidden: list[int] = [64, 64]
     """Units per hidden layer, for the actor and the critic each."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Nonlinearity of the hidden layers."""
     squash: Literal["tanh", "clip"] = "tanh"
     """How a Gaussian action meets the bounds: saturated by tanh, or cut off."""
     log_std_init: float = -0.5
@@ -147,14 +151,16 @@ class NormalizeConfig(_Group):
     """Running statistics; they change only when a policy version is published."""
 
     observation: bool = True
+    """Bring observations to mean 0 and deviation 1."""
     observation_clip: float = Field(default=10.0, gt=0)
     """Normalised observations are cut to plus or minus this many deviations."""
     calibrate: bool = True
-    """Use the first rollout to estimate the statistics only, and learn from the second on."""
+    """Take no step on the first rollout: it only estimates the statistics, and leaves the window."""
     reward: Literal["return", "constant", "none"] = "return"
     """return: divide by the running deviation of the discounted return; constant: times
     `reward_scale`; none. Reported returns are never scaled."""
     reward_scale: float = Field(default=0.1, gt=0)
+    """Factor of mode constant."""
     reward_clip: float = Field(default=10.0, gt=0)
     """Scaled rewards are cut to plus or minus this (mode return only)."""
 
@@ -163,7 +169,9 @@ class CollectConfig(_Group):
     """Where frames come from."""
 
     name: str = "sync"
+    """Preset name."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    """gymnasium's vector environments, or envpool's C++ ones where it has the task."""
     vectorization: Literal["sync", "async"] = "sync"
     """gymnasium backend: environments in this process, or one process each."""
     device: str = "cpu"
@@ -171,16 +179,16 @@ class CollectConfig(_Group):
     reset_each_rollout: bool = False
     """Reset every environment at the start of each rollout; the open episodes are cut there."""
     split_trajs: bool = False
-    """Store rollouts as padded trajectories (TorchRL's `split_trajs`): advantages then end at the
-    rollout instead of running on through the window."""
+    """Let trajectories end with the rollout, as TorchRL's `split_trajs` does: advantages are cut
+    there, with the next state's value, instead of running on through the window."""
 
 
 class DiagnosticsConfig(_Group):
     """What is measured each round. Nothing here changes training."""
 
     name: Literal["off", "minimal", "default"] = "default"
-    """off: only what the optimizer step yields anyway; minimal: the clocks and the first ratio;
-    default: also gradient norms per layer, behaviour KL and drift of values."""
+    """off: only what the optimizer step yields anyway (losses, gradient norms per layer); minimal:
+    also the clocks and the first ratio; default: also behaviour KL and the critic's fit."""
     first_ratio_mean: float = Field(default=1e-5, gt=0)
     """Alarm level of the mean |log ratio| on the newest rollout before the first step."""
     first_ratio_max: float = Field(default=1e-4, gt=0)
@@ -191,6 +199,7 @@ class InterventionsConfig(_Group):
     """What may change training."""
 
     name: str = "default"
+    """Preset name."""
     kl_stop: bool = True
     """Honour `algo.target_kl`."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -202,16 +211,23 @@ class LoggerConfig(_Group):
     """Where metrics go. `metrics.jsonl` in the run directory is always written."""
 
     name: str = "wandb"
+    """Preset name."""
     wandb: bool = True
+    """Record to Weights & Biases."""
     tensorboard: bool = False
+    """Record to TensorBoard, in the run directory."""
     log_freq: int = Field(default=1, ge=1)
     """Rounds between two records."""
     display: Literal["auto", "rich", "plain", "none"] = "auto"
     """auto: a live panel in a terminal, plain lines elsewhere."""
     project: str = "rl_twoclocks"
+    """W&B project."""
     entity: str | None = None
+    """W&B team or user; null: your default one."""
     group: str | None = None
+    """W&B group, to gather the seeds of one experiment."""
     tags: list[str] = []
+    """W&B tags."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: online if an API key is at hand, otherwise offline."""
     watch: bool = False
@@ -219,6 +235,7 @@ class LoggerConfig(_Group):
     watch_freq: int = Field(default=1000, ge=1)
     """Optimizer steps between two histograms, rounded up to whole rounds."""
     sync_tensorboard: bool = False
+    """Let W&B read the TensorBoard files instead (needs `tensorboard`)."""
 
 
 class CheckpointConfig(_Group):
@@ -227,6 +244,7 @@ class CheckpointConfig(_Group):
     every_frames: int | None = Field(default=None, ge=1)
     """Frames between checkpoints; null: a tenth of the run. The end and a signal always save."""
     keep_last: int = Field(default=2, ge=1)
+    """How many of the newest checkpoints stay on disk."""
     save_best: bool = True
     """Keep the checkpoint with the best evaluation as `best.pt`."""
     episode_boundary: bool = False
@@ -240,7 +258,9 @@ class EvalConfig(_Group):
     every_frames: int | None = Field(default=None, ge=1)
     """Frames between evaluations; null: a tenth of the run. 0 evaluations: `eval=off`."""
     enabled: bool = True
+    """Evaluate at all."""
     episodes: int = Field(default=10, ge=1)
+    """Episodes per evaluation."""
     num_envs: int = Field(default=10, ge=1)
     """Environments stepped together; at most `episodes` are used."""
     deterministic: bool = True
@@ -254,9 +274,11 @@ class Config(_Group):
 
     task: TaskConfig
     seed: int = Field(default=1, ge=0)
+    """All random streams follow from it."""
     total_frames: int = Field(ge=1)
     """Budget in agent decisions, over all environments. Never exceeded."""
     num_envs: int = Field(default=8, ge=1)
+    """Environments stepped together. More: faster collection, shorter rollouts in each."""
     device: str = "auto"
     """Where learning happens: auto, cpu, cuda, cuda:1."""
     threads: int = Field(default=1, ge=1)

@@ -90,7 +90,10 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         window = parts.window.take()
         ready = parts.learner.prepare(window)
         readings = diagnose.before(window, ready, rollout)
-        if not session.calibrating:
+        if session.calibrating:
+            # Collected without statistics: good for estimating them, not for learning.
+            parts.window.clear()
+        else:
             with session.name_place():
                 readings |= parts.learner.learn(ready, *schedule(clocks.frames))
             clocks.update_steps += int(readings["train/steps"])

@@ -18,7 +18,8 @@ class PolicyTerms(NamedTuple):
 
     loss: Tensor
     ratio: Tensor
-    """Current over proximal policy."""
+    """What the trust region bounds: current over behaviour policy for `clipped`, else over the
+    proximal policy."""
     clipped: Tensor
     """1.0 where the ratio lies outside the trust region."""
 
@@ -35,8 +36,7 @@ def clipped(
     ratio = (log_prob - behaviour_log_prob).exp()
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
-    proximal_ratio = (log_prob - proximal_log_prob).exp()
-    return PolicyTerms(loss, proximal_ratio, _outside(ratio, clip_epsilon))
+    return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
 
 
 def decoupled(

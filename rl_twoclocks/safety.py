@@ -156,8 +156,8 @@ def _enforce(config: Config, cap: float, text: str, notes: list[str]) -> ClocksC
     clocks, row, n = config.clocks, SAFE_TABLE.get(config.task.family), config.num_envs
     floor = min(row.batch_size[0], clocks.batch_size) if row else clocks.update_frequency
     wanted = int(cap * clocks.update_frequency)
-    batch = max(wanted, floor, clocks.minibatch_size) // n * n
-    batch = max(batch, -(-floor // n) * n)
+    floor = -(-max(floor, clocks.minibatch_size) // n) * n
+    batch = max(wanted // n * n, floor)
     frequency = clocks.update_frequency
     if batch / frequency > cap:
         frequency = int(-(-batch // cap))

@@ -123,6 +123,12 @@ class Update:
         else:
             self.optimizer = make_optimizer(optim, model)
         self.compiled = compile_step
+        self.cuda_graphs = compile_step and cuda_graphs
+        if self.cuda_graphs:
+            # Graphs may write only to memory that they know to stay where it is.
+            state = (flat.vector, self.alive, self.learning_rate, self.clip_epsilon)
+            for tensor in (*state, *((self.moments, self.steps) if self.fused else ())):
+                torch._dynamo.mark_static_address(tensor)
         self._step: Any = self._fused_step if self.fused else self._clipped_gradient
         if compile_step:
             self._step = torch.compile(
@@ -141,7 +147,9 @@ class Update:
     def __call__(self, *minibatch: Tensor) -> Tensor:
         """Take one step on tensors in the order of `FIELDS`; return readings [READINGS + layers]."""
         if self.optimizer is None:
-            return self._step(*minibatch)
+            readings = self._step(*minibatch)
+            # A graph writes its results to the same memory at every call.
+            return readings.clone() if self.cuda_graphs else readings
         grad, readings = self._step(*minibatch)
         if bool(readings[READINGS.index("applied")]):
             self.flat.set_grad(grad)

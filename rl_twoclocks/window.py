@@ -74,6 +74,10 @@ class Window:
             raise RuntimeError("the window is empty")
         return self.frames
 
+    def clear(self) -> None:
+        """Drop all frames."""
+        self.frames = None
+
     def cut(self) -> None:
         """Mark that the newest frames are not continued: the environments were reset."""
         if self.frames is not None:

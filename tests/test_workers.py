@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -27,6 +28,8 @@ def _whole(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+    for left in children():
+        left.kill()
 
 
 def children() -> list[psutil.Process]:
@@ -58,21 +61,21 @@ def kill_worker(index: int, marks: Path, number: int = signal.SIGKILL) -> thread
     return thread
 
 
-@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("index", [0, 1])
 def test_a_killed_worker_is_named_and_the_others_end(tmp_path: Path, index: int) -> None:
     marks = tmp_path / "marks"
     config = compose(tiny(tmp_path / "run", *walk(marks=marks, sleep=0.01), PROCESSES, rounds=1000))
     thread = kill_worker(index, marks)
-    with pytest.raises(WorkerError, match=rf"worker \[?{index}\]? died"):
+    with pytest.raises(WorkerError) as caught:
         rl_twoclocks.train(config)
     ended = time.monotonic()
     thread.join()
     assert ended - killed[-1] < 60
     assert gone()
-    assert f"{index}" in (tmp_path / "run" / "error.txt").read_text()
+    assert re.search(rf"worker \[?{index}\]? died", str(caught.value))
+    assert str(caught.value) in (tmp_path / "run" / "error.txt").read_text()
 
 
-@pytest.mark.slow
 def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     overrides = [*walk(marks=marks, sleep=0.001), PROCESSES, f"checkpoint.every_frames={ROUND}"]
@@ -89,13 +92,13 @@ def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(tmp_path: Pat
 
 
 def test_an_exception_in_a_worker_shows_where_it_was_raised(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError) as caught:
+    with pytest.raises(Exception, match="the walker stumbled over a stone") as caught:
         run(tmp_path, *walk(crash=True), PROCESSES)
-    assert "the walker stumbled over a stone" in str(caught.value)
+    assert gone()
+    assert isinstance(caught.value, WorkerError)
     text = (tmp_path / "error.txt").read_text()
     assert "command_envs.py" in text
     assert "in stumble" in text
-    assert gone()
 
 
 def test_an_exception_in_this_process_shows_where_it_was_raised(tmp_path: Path) -> None:
@@ -104,7 +107,6 @@ def test_an_exception_in_this_process_shows_where_it_was_raised(tmp_path: Path) 
     assert "in stumble" in (tmp_path / "error.txt").read_text()
 
 
-@pytest.mark.slow
 def test_a_normal_end_leaves_no_process(tmp_path: Path) -> None:
     result = run(tmp_path / "run", *walk(marks=tmp_path / "marks"), PROCESSES, "eval=default")
     assert result.rounds == 2
@@ -113,7 +115,6 @@ def test_a_normal_end_leaves_no_process(tmp_path: Path) -> None:
     assert gone()
 
 
-@pytest.mark.slow
 def test_a_signal_leaves_no_process(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     overrides = [*walk(marks=marks, sleep=0.002), PROCESSES]
@@ -132,14 +133,12 @@ def test_a_signal_leaves_no_process(tmp_path: Path) -> None:
     assert gone()
 
 
-@pytest.mark.slow
 def test_an_environment_that_cannot_be_made_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(rl_twoclocks.ConfigError, match="no_such_argument"):
         run(tmp_path, *walk(no_such_argument=1), PROCESSES)
     assert gone()
 
 
-@pytest.mark.slow
 def test_a_run_that_is_refused_leaves_no_process(tmp_path: Path) -> None:
     run(tmp_path, *walk())
     with pytest.raises(rl_twoclocks.ConfigError, match="vectorization"):
@@ -147,7 +146,6 @@ def test_a_run_that_is_refused_leaves_no_process(tmp_path: Path) -> None:
     assert gone()
 
 
-@pytest.mark.slow
 def test_processes_train_exactly_like_one_process(tmp_path: Path) -> None:
     run(tmp_path / "sync", *walk(), rounds=3)
     run(tmp_path / "async", *walk(), PROCESSES, rounds=3)
@@ -165,7 +163,6 @@ def test_torch_uses_the_configured_threads(tmp_path: Path, threads: int) -> None
     assert [int(mark.read_text().split()[1]) for mark in marks] == [threads, threads]
 
 
-@pytest.mark.slow
 def test_a_worker_has_one_thread_whatever_the_learner_has(tmp_path: Path) -> None:
     run(tmp_path / "run", *walk(marks=tmp_path / "marks"), PROCESSES, "threads=2")
     marks = [mark.read_text().split() for mark in (tmp_path / "marks").iterdir()]

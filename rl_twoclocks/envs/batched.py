@@ -49,6 +49,8 @@ class BatchedEnv(EnvBase):
             observation=Unbounded(shape=(n, *obs_shape), dtype=torch.float32), shape=(n,)
         )
         if isinstance(act_space, gym.spaces.Box):
+            if len(act_space.shape) != 1:
+                raise ConfigError(f"action space {act_space} is not supported: only flat boxes are")
             low = torch.as_tensor(act_space.low, dtype=torch.float32)
             high = torch.as_tensor(act_space.high, dtype=torch.float32)
             if not (torch.isfinite(low).all() and torch.isfinite(high).all()):

@@ -171,16 +171,23 @@ class EnvpoolVector:
         kwargs = dict(task.kwargs)
         if task.max_episode_steps is not None:
             kwargs["max_episode_steps"] = task.max_episode_steps
-        self.vector = envpool.make_gymnasium(
+        self._make = lambda seed: envpool.make_gymnasium(
             task.env_id, num_envs=num_envs, num_threads=num_threads, seed=seed, **kwargs
         )
+        self._seed = seed
+        self.vector = self._make(seed)
         self.num_envs = num_envs
         self.observation_space = self.vector.observation_space
         self.action_space = self.vector.action_space
         self._obs: Array | None = None
 
     def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
-        """Reset all or the masked environments; envpool takes seeds only when it is built."""
+        """Reset all or the masked environments; another first seed builds the pool anew."""
+        if seeds is not None and seeds[0] != self._seed:
+            # envpool takes a seed only when it is built.
+            self.vector.close()
+            self._seed = seeds[0]
+            self.vector = self._make(self._seed)
         if mask is None or self._obs is None:
             self._obs = np.array(self.vector.reset()[0])
         else:

@@ -237,7 +237,7 @@ def test_watch_only_when_asked(stub: Stub, tmp_path: Path) -> None:
         loggers.watch(module)
         loggers.close()
     assert stub.runs[0].named("watch") == []
-    assert stub.runs[1].named("watch") == [((module,), {"log": "all", "log_freq": 10})]
+    assert stub.runs[1].named("watch") == [((module,), {"log": "all", "log_freq": 1})]
     assert [name for name, _, _ in stub.runs[1].calls][-2:] == ["unwatch", "finish"]
 
 
