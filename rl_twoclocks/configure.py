@@ -69,18 +69,16 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
     Raises:
         ConfigError: lists every wrong key and value, with the nearest right key.
     """
-    if isinstance(config, DictConfig) and (missing := OmegaConf.missing_keys(config)):
-        raise ConfigError(
-            "\n".join(f"{key} is required: write {key}=..." for key in sorted(missing))
-        )
-    try:
-        values = (
-            OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-            if isinstance(config, DictConfig)
-            else config
-        )
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
+    values: Any = config
+    if isinstance(config, DictConfig):
+        # Unresolved first: what is missing may be what another key interpolates.
+        raw = OmegaConf.to_container(config, resolve=False)
+        if missing := sorted(_missing(raw)):
+            raise ConfigError("\n".join(f"{key} is required: write {key}=..." for key in missing))
+        try:
+            values = OmegaConf.to_container(config, resolve=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(str(error).splitlines()[0]) from error
     try:
         return schema.model_validate(values)
     except ValidationError as error:
@@ -94,6 +92,14 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
             else:
                 lines.append(f"{key}={item['input']!r}: {item['msg']}")
         raise ConfigError("\n".join(lines)) from error
+
+
+def _missing(values: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _missing(value, f"{prefix}{key}.")
+        elif value == "???":
+            yield f"{prefix}{key}"
 
 
 def free_form(overrides: Sequence[str]) -> list[str]:

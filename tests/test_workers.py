@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -30,12 +32,19 @@ def _whole(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(threads)
     for left in children():
         left.kill()
+        left.wait(10)
 
 
 def children() -> list[psutil.Process]:
-    # The tracker of shared memory outlives its users by design.
-    found = psutil.Process().children(recursive=True)
-    return [p for p in found if "resource_tracker" not in " ".join(p.cmdline())]
+    multiprocessing.active_children()  # reaps what has ended
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # The tracker of shared memory outlives its users by design.
+            tracker = "resource_tracker" in " ".join(process.cmdline())
+            if not tracker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def gone(seconds: float = 10) -> bool:
