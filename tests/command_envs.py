@@ -188,15 +188,14 @@ def command(
 
 
 def wait_for(
-    folder: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 60
+    folder: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 90
 ) -> Path:
-    """Wait until a file is there and return it; fail if the process ends before."""
+    """Wait until a file is there and return it; otherwise end the process and fail."""
     limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
+    while time.monotonic() < limit and process.poll() is None:
         found = sorted(folder.glob(pattern)) if folder.is_dir() else []
         if found:
             return found[0]
-        if process.poll() is not None:
-            raise AssertionError(f"the process ended early: {process.communicate()}")
         time.sleep(0.05)
-    raise AssertionError(f"no {pattern} in {folder} after {seconds} s")
+    process.kill()
+    raise AssertionError(f"no {pattern} in {folder}: {process.communicate()}")
