@@ -128,15 +128,15 @@ def _offer_help(name: str, schema: type[BaseModel], arguments: list[str]) -> Non
 
 def explain(error: Exception) -> int:
     """Print an error for a person and return the exit code that it stands for."""
+    if isinstance(error, ConfigError):
+        print(f"\nerror: {error}", file=sys.stderr)
+        return BAD_CONFIG
     from rl_twoclocks.envs import NonFiniteError, WorkerError
     from rl_twoclocks.record.checkpoint import CheckpointError
 
     if isinstance(error, Stopped):
         print(f"\n{error}", file=sys.stderr)
         return error.exit_code
-    if isinstance(error, ConfigError):
-        print(f"\nerror: {error}", file=sys.stderr)
-        return BAD_CONFIG
     if isinstance(error, NonFiniteError):
         print(f"\nerror: {error}", file=sys.stderr)
         return NOT_FINITE

@@ -38,7 +38,6 @@ _OURS = (
     "metrics.jsonl",
     "result.json",
     "error.txt",
-    "lock",
     "checkpoint-*.pt",
     "best.pt",
     "eval-*.json",
@@ -58,7 +57,10 @@ def plain(config: Config) -> dict[str, Any]:
 
 def essence(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a plain configuration that a resumed run must agree on."""
-    return {key: value for key, value in config.items() if key not in _FREE}
+    core = {key: value for key, value in config.items() if key not in _FREE}
+    # The one key of its group that changes training.
+    boundary = config["checkpoint"]["episode_boundary"]
+    return core | {"checkpoint": {"episode_boundary": boundary}}
 
 
 def run_name(config: Config) -> str:
@@ -106,17 +108,17 @@ def _lock(path: Path) -> Iterator[None]:
     """Keep other processes out of a directory; the system lets go of it if this one is killed."""
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    with open(path / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"another process is training in {path}") from None
-        try:
-            yield
-        finally:
-            (path / "lock").unlink(missing_ok=True)
-            if not existed and not any(path.iterdir()):
-                path.rmdir()
+    # The directory itself is locked: no file that could be left over.
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"another process is training in {path}") from None
+    finally:
+        os.close(handle)
+        if not existed and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _prepare(config: Config, path: Path) -> bool:
@@ -134,7 +136,7 @@ def _prepare(config: Config, path: Path) -> bool:
     if exists and config.on_existing == "overwrite":
         # By name: what somebody else keeps in the same directory stays.
         for entry in path.iterdir():
-            if entry.name != "lock" and _written_by_us(entry):
+            if _written_by_us(entry):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         exists = False
     if exists:

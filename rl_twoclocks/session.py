@@ -212,9 +212,9 @@ class Session:
             stopped_by=None if done or stop.received is None else stop.received.name,
             checkpoint=str(path) if path.exists() else None,
         )
-        if done and not self.finished:
-            text = json.dumps(result.as_dict(), indent=2) + "\n"
-            write_text(self.directory / "result.json", text)
+        summary = self.directory / "result.json"
+        if done and not (self.finished and summary.exists()):
+            write_text(summary, json.dumps(result.as_dict(), indent=2) + "\n")
         return result
 
     # -- inside --------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class BatchedEnv(EnvBase):
         self.decisions = 0
         n = backend.num_envs
         super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
+        # EnvBase opens at its own reset, which is overridden here.
+        self.is_closed = False
         obs_space, act_space = backend.observation_space, backend.action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ConfigError(f"observation space {obs_space} is not supported: only Box is")

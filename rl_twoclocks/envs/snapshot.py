@@ -24,6 +24,9 @@ _CLASSIC = (
 )
 
 
+_LAGGING = ("xpos", "xipos")
+
+
 def capture(env: gym.Env) -> dict[str, Any] | None:
     """Return the state as plain values and tensors, or None if it cannot be had exactly."""
     elapsed = None
@@ -58,6 +61,9 @@ def restore(env: gym.Env, state: dict[str, Any]) -> None:
         # Everything derived from positions and velocities, which observations read.
         mujoco.mj_forward(layer.model, layer.data)
         mujoco.mj_setState(layer.model, layer.data, simulator["physics"].numpy(), spec)
+        # These lag one step behind after a step, and rewards of Ant and Humanoid read them so.
+        for field in _LAGGING:
+            getattr(layer.data, field)[:] = simulator[field].numpy()
     elif hasattr(layer, "load_state_dict"):
         layer.load_state_dict(simulator["own"])
     else:
@@ -73,7 +79,8 @@ def _capture_simulator(env: Any) -> dict[str, Any] | None:
         spec = mujoco.mjtState.mjSTATE_INTEGRATION
         physics = np.empty(mujoco.mj_stateSize(env.model, spec))
         mujoco.mj_getState(env.model, env.data, physics, spec)
-        return {"physics": torch.from_numpy(physics)}
+        lagging = {f: torch.from_numpy(getattr(env.data, f).copy()) for f in _LAGGING}
+        return {"physics": torch.from_numpy(physics), **lagging}
     if hasattr(env, "state_dict") and hasattr(env, "load_state_dict"):
         return {"own": env.state_dict()}
     if type(env).__name__ in _CLASSIC and type(env).__module__.startswith("gymnasium."):

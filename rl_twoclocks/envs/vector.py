@@ -8,12 +8,16 @@ next episode and no junk row can reach the learner.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_twoclocks.config import ConfigError, TaskConfig
@@ -94,22 +98,49 @@ class _AsyncVector(AsyncVectorEnv):
     def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
         return vector_infos
 
+    def _raise_if_errors(self, successes: Any) -> None:
+        if not all(successes):
+            index, kind, value, trace = self.error_queue.get()
+            raise WorkerError(
+                f"environment worker {index} raised {kind.__name__}: {value}\n{trace}"
+            )
+
+
+def _in_worker(make: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
+    """Make an environment in a process of its own, without what a fork inherits from the trainer."""
+    trainer = os.getpid()
+
+    def make_here() -> gym.Env:
+        # gymnasium also makes one environment in the trainer itself, to read its spaces.
+        if os.getpid() != trainer:
+            # The trainer handles the terminal's Ctrl-C and ends its workers itself.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            torch.set_num_threads(1)
+        return make()
+
+    return make_here
+
 
 class GymnasiumVector:
     """gymnasium's SyncVectorEnv or AsyncVectorEnv with automatic resets off."""
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, vectorization: str) -> None:
         """Build `num_envs` environments, in this process (`sync`) or one process each (`async`)."""
-        factories = [make] * num_envs
         self._async = vectorization == "async"
+        self._broken = False
         self.vector: Any
         if self._async:
             # fork: TorchRL makes spawn the default, which imports torch once more per environment.
             self.vector = _AsyncVector(
-                factories, context="fork", autoreset_mode=AutoresetMode.DISABLED
+                [_in_worker(make)] * num_envs,
+                context="fork",
+                autoreset_mode=AutoresetMode.DISABLED,
             )
         else:
-            self.vector = _SyncVector(factories, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+            self.vector = _SyncVector(
+                [make] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED
+            )
         self.num_envs = num_envs
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
@@ -130,9 +161,23 @@ class GymnasiumVector:
             return call()
         try:
             return call()
+        except WorkerError:
+            self._broken = True
+            raise
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            self._broken = True
+            raise WorkerError(
+                f"environment worker {self._dead()} died (killed or crashed)"
+            ) from error
+
+    def _dead(self) -> list[int]:
+        # The pipe is closed a moment before the system reports the end of its process.
+        for _ in range(100):
             dead = [i for i, p in enumerate(self.vector.processes) if not p.is_alive()]
-            raise WorkerError(f"environment worker {dead} died (killed or crashed)") from error
+            if dead:
+                return dead
+            time.sleep(0.05)
+        return []
 
     @property
     def envs(self) -> list[gym.Env] | None:
@@ -140,11 +185,17 @@ class GymnasiumVector:
         return None if self._async else list(self.vector.envs)
 
     def close(self) -> None:
-        """Close the environments; dead workers are terminated, not waited for."""
-        if self._async and any(not p.is_alive() for p in self.vector.processes):
-            self.vector.close(terminate=True)
-        else:
+        """Close the environments; after a failure workers are killed, not asked."""
+        if not self._broken:
             self.vector.close()
+            return
+        for process in self.vector.processes:
+            process.kill()
+            process.join()
+        for pipe in self.vector.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+        self.vector.closed = True
 
 
 class EnvpoolVector:

@@ -21,8 +21,10 @@ def save(directory: Path, state: dict[str, Any], frames: int, keep_last: int) ->
     """Write `checkpoint-<frames>.pt` atomically and drop all but the newest `keep_last`."""
     path = directory / f"checkpoint-{frames:012d}.pt"
     write(path, state)
-    for old in listed(directory)[:-keep_last]:
-        old.unlink(missing_ok=True)
+    # Newer ones were passed over as damaged when the run went on from an older one.
+    kept = [p for p in listed(directory) if p.name <= path.name][-keep_last:]
+    for other in set(listed(directory)) - set(kept):
+        other.unlink(missing_ok=True)
     return path
 
 
