@@ -7,12 +7,13 @@ next episode and no junk row can reach the learner.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -149,18 +150,26 @@ class GymnasiumVector:
         """Reset all environments, or those with `mask` true."""
         options = None if mask is None else {"reset_mask": mask}
         seed: list[int | None] | None = None if seeds is None else list(seeds)
-        return self._guard(lambda: self.vector.reset(seed=seed, options=options))[0]
+        if not self._async:
+            return self.vector.reset(seed=seed, options=options)[0]
+        with self._watch():
+            self.vector.reset_async(seed=seed, options=options)
+            self._await_workers()
+            return self.vector.reset_wait()[0]
 
     def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
         """Step all environments; their observations are final where an episode ended."""
-        obs, reward, terminated, truncated, _ = self._guard(lambda: self.vector.step(action))
-        return obs, reward, terminated, truncated
-
-    def _guard(self, call: Callable[[], Any]) -> Any:
         if not self._async:
-            return call()
+            return self.vector.step(action)[:4]
+        with self._watch():
+            self.vector.step_async(action)
+            self._await_workers()
+            return self.vector.step_wait()[:4]
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
         try:
-            return call()
+            yield
         except WorkerError:
             self._broken = True
             raise
@@ -169,6 +178,13 @@ class GymnasiumVector:
             raise WorkerError(
                 f"environment worker {self._dead()} died (killed or crashed)"
             ) from error
+
+    def _await_workers(self) -> None:
+        # The end of a killed worker's pipe is not always reported: its process is asked too.
+        for pipe, process in zip(self.vector.parent_pipes, self.vector.processes, strict=True):
+            while not pipe.poll(0.5):
+                if not process.is_alive():
+                    raise EOFError
 
     def _dead(self) -> list[int]:
         # The pipe is closed a moment before the system reports the end of its process.
