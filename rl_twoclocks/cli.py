@@ -42,7 +42,7 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     arguments = sys.argv[1:]
     _offer_help(name, schema, arguments)
     code = 0
-    multirun = "-m" in arguments or "--multirun" in arguments
+    multirun = any(a in _MULTIRUN for a in arguments)
 
     def attempt(values: Any) -> Any:
         nonlocal code
@@ -67,9 +67,12 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
 
     try:
         check_overrides(_overrides(arguments), schema)
+        _check_sweep(arguments, multirun)
     except ConfigError as error:
         sys.exit(explain(error))
-    sys.argv[1:] = free_form(arguments)
+    # Hydra takes the flag before or after all overrides, not between them.
+    flags = [a for a in arguments if a in _MULTIRUN]
+    sys.argv[1:] = flags[:1] + free_form([a for a in arguments if a not in _MULTIRUN])
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)()
     sys.exit(code)
 
@@ -88,6 +91,20 @@ def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     except Exception as error:
         sys.exit(explain(error))
     sys.exit(0)
+
+
+def _check_sweep(arguments: list[str], multirun: bool) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    overrides = OverridesParser.create().parse_overrides(_overrides(arguments))
+    if not multirun and any(o.is_sweep_override() for o in overrides):
+        swept = next(o for o in overrides if o.is_sweep_override())
+        raise ConfigError(f"{swept.input_line} has several values: add -m to run them all")
+    if multirun and any(o.key_or_group == "run_dir" for o in overrides):
+        raise ConfigError("run_dir cannot be given with -m: the runs would share one directory")
+
+
+_MULTIRUN = ("-m", "--multirun")
 
 
 def _overrides(arguments: list[str]) -> list[str]:

@@ -107,7 +107,10 @@ def claim(config: Config) -> Iterator[tuple[Path, bool]]:
 def _lock(path: Path) -> Iterator[None]:
     """Keep other processes out of a directory; the system lets go of it if this one is killed."""
     existed = path.exists()
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir={path} cannot be made: {error.strerror}") from error
     # The directory itself is locked: no file that could be left over.
     handle = os.open(path, os.O_RDONLY)
     try:

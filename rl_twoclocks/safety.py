@@ -90,6 +90,9 @@ def settle(config: Config) -> tuple[Config, Derived]:
     ratio = clocks.batch_size / clocks.update_frequency
     rounds = config.total_frames // clocks.update_frequency
     minibatches = -(-clocks.batch_size // clocks.minibatch_size)
+    calibrating = int(config.normalize.observation and config.normalize.calibrate)
+    if calibrating:
+        notes.append("the first rollout only estimates observation statistics (normalize.calibrate)")
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
         notes.append(
@@ -107,7 +110,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
         rounds=rounds,
         frames=rounds * clocks.update_frequency,
         minibatches=minibatches,
-        update_steps=rounds * minibatches * clocks.update_epochs,
+        update_steps=(rounds - calibrating) * minibatches * clocks.update_epochs,
         steps_per_env=clocks.update_frequency // config.num_envs,
         notes=tuple(notes),
     )

@@ -88,6 +88,8 @@ class Session:
             )
         elif self.parts.learner.update.compiled:
             self.display.message("compile   one graph per optimizer step; the first takes a while")
+        if self.finished:
+            self.display.message("finished  the budget is used up already: nothing to do")
         self.display.start()
         return self
 

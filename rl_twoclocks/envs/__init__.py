@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import sys
 
 import gymnasium as gym
 
@@ -49,6 +50,9 @@ def check_task(task: TaskConfig) -> None:
         ConfigError: the module cannot be imported or the id is unknown; names near ids.
     """
     if task.import_:
+        # As for `python -m`: a console script's path does not have the working directory.
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
         try:
             importlib.import_module(task.import_)
         except ImportError as error:

@@ -69,7 +69,8 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        # torch's own text would advise to load it unsafely.
+        raise CheckpointError(f"{path} cannot be read: damaged, or no checkpoint") from error
 
 
 def load_newest(directory: Path) -> dict[str, Any] | None:
