@@ -92,7 +92,9 @@ def settle(config: Config) -> tuple[Config, Derived]:
     minibatches = -(-clocks.batch_size // clocks.minibatch_size)
     calibrating = int(config.normalize.observation and config.normalize.calibrate)
     if calibrating:
-        notes.append("the first rollout only estimates observation statistics (normalize.calibrate)")
+        notes.append(
+            "the first rollout only estimates observation statistics (normalize.calibrate)"
+        )
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
         notes.append(
