@@ -59,11 +59,14 @@ class Derived:
         """Say it for a person, one line per fact."""
         c = config.clocks
         budget = f"{config.total_frames:,} frames asked, {self.rounds:,} rounds = {self.frames:,}"
+        calibrates = config.normalize.observation and config.normalize.calibrate
+        first = " (none in round 1, which calibrates)" if calibrates else ""
         return [
             f"clocks    B {c.batch_size:,} / U {c.update_frequency:,} = ratio {self.clock_ratio:.3g}"
             f" ({self.zone}), {c.update_epochs} passes, reuse {self.reuse:.3g}",
             f"rollout   {config.num_envs} environments x {self.steps_per_env} decisions",
-            f"budget    {budget}; {self.update_steps:,} optimizer steps of {c.minibatch_size} frames",
+            f"budget    {budget}; {self.update_steps:,} optimizer steps of {c.minibatch_size} frames"
+            f"{first}",
             *[f"note      {note}" for note in self.notes],
         ]
 
@@ -91,10 +94,6 @@ def settle(config: Config) -> tuple[Config, Derived]:
     rounds = config.total_frames // clocks.update_frequency
     minibatches = -(-clocks.batch_size // clocks.minibatch_size)
     calibrating = int(config.normalize.observation and config.normalize.calibrate)
-    if calibrating:
-        notes.append(
-            "the first rollout only estimates observation statistics (normalize.calibrate)"
-        )
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
         notes.append(
