@@ -92,7 +92,6 @@ class Learner:
         """
         self.update.start_round(learning_rate, clip_epsilon)
         readings: list[Tensor] = []
-        kl_by_pass: list[Tensor] = []
         value_drift = torch.zeros((), device=self.device)
         for number in range(self.config.clocks.update_epochs):
             if number > 0 and self.config.algo.advantage_refresh == "pass":
@@ -102,12 +101,11 @@ class Learner:
                 # Where a look at the flag costs nothing, no time is spent on steps after a stop.
                 if self.device.type == "cpu" and not self.update.alive:
                     break
-            kl_by_pass.append(readings[-1][READINGS.index("kl")])
             if not self.update.alive:
                 break
         rates = {"train/learning_rate": learning_rate, "train/clip_epsilon": clip_epsilon}
         per_pass = -(-ready.log_ratio.numel() // self.config.clocks.minibatch_size)
-        return rates | self._summary(torch.stack(readings), per_pass, kl_by_pass, value_drift)
+        return rates | self._summary(torch.stack(readings), per_pass, value_drift)
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""
@@ -140,14 +138,12 @@ class Learner:
         old = ready.flat.setdefault("old_value", value)
         return (value - old).square().mean().sqrt() / (old.std(correction=0) + 1e-8)
 
-    def _summary(
-        self, readings: Tensor, per_pass: int, kl_by_pass: list[Tensor], value_drift: Tensor
-    ) -> dict[str, float]:
+    def _summary(self, readings: Tensor, per_pass: int, value_drift: Tensor) -> dict[str, float]:
         """Bring the round's readings to the host in one transfer."""
         weight = readings[:, READINGS.index("applied")].unsqueeze(-1)
         applied = weight.sum()
         mean = torch.where(weight > 0, readings, torch.zeros_like(readings)).sum(0) / applied
-        last = torch.stack([kl_by_pass[-1], applied, value_drift])
+        last = torch.stack([readings[-1, READINGS.index("kl")], applied, value_drift])
         bad = (readings[:, READINGS.index("finite")] == 0).nonzero()
         values = torch.cat([mean, last]).tolist()
         size = len(READINGS)

@@ -17,7 +17,7 @@ from rl_twoclocks import state
 from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError
-from rl_twoclocks.evaluate import Evaluation, Evaluator
+from rl_twoclocks.evaluate import Evaluator
 from rl_twoclocks.learner import Round
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
@@ -40,7 +40,6 @@ class Session:
         self.started = time.perf_counter()
         self.earlier_seconds = 0.0
         self.best: float | None = None
-        self.last: Evaluation | None = None
         self.last_readings: dict[str, float] = {}
         self.saved_at = -1
         saved = checkpoint.load_newest(directory) if resume else None
@@ -230,7 +229,6 @@ class Session:
             result = self.evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
         if result is None:
             return False
-        self.last = result
         self.last_readings = result.readings()
         readings |= self.last_readings
         readings["time/eval_seconds"] = time.perf_counter() - started
