@@ -4,9 +4,10 @@
     python scripts/learning.py collect
 
 `run` trains `--jobs` at a time, one thread each; finished runs are skipped and broken-off ones go on.
-`collect` reads every run below `--runs` and writes docs/benchmarks/returns.csv (one row per seed: the
-last evaluation of the run, deterministic, on seeds of its own), docs/benchmarks/curves.csv and one
-picture per task. Figures are computed from returns.csv by scripts/figures.py.
+`collect` reads every run below `--runs` into docs/benchmarks/returns.csv (one row per seed: the last
+evaluation of the run, deterministic, on seeds of its own) and docs/benchmarks/curves.csv, where rows
+of other runs stay, and draws one picture per task. Figures are computed from returns.csv by
+scripts/figures.py.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def collect(args: argparse.Namespace) -> int:
         print(f"no finished run below {args.runs}")
         return 1
     OUT.mkdir(parents=True, exist_ok=True)
-    _write(OUT / "returns.csv", returns)
-    _write(OUT / "curves.csv", curves)
+    _merge(OUT / "returns.csv", returns)
+    curves = _merge(OUT / "curves.csv", curves)
     for task in sorted({row["task"] for row in returns}):
         _picture(task, curves)
     return 0
@@ -110,12 +111,32 @@ def _short(value: float | None) -> float | str:
     return "" if value is None else round(value, 2)
 
 
+def _merge(path: Path, rows: list[dict]) -> list[dict]:
+    """Write rows in place of the old ones of the same runs; return all, by task, clocks and seed."""
+
+    def run_of(row: dict) -> tuple[str, str, int]:
+        return row["task"], row["clocks"], int(row["seed"])
+
+    mine = {run_of(row) for row in rows}
+    if path.exists():
+        with open(path, newline="") as file:
+            rows = [row for row in csv.DictReader(file) if run_of(row) not in mine] + rows
+    rows = sorted(rows, key=run_of)
+    _write(path, rows)
+    return rows
+
+
 def _write(path: Path, rows: list[dict]) -> None:
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(f"wrote {path.relative_to(ROOT)} ({len(rows)} rows)")
+
+
+def _series(rows: list[dict], key: str) -> list[tuple[int, float]]:
+    # Rows that were read back hold text.
+    return [(int(row["frames"]), float(row[key])) for row in rows if row[key] != ""]
 
 
 def _picture(task: str, curves: list[dict]) -> None:
@@ -130,10 +151,9 @@ def _picture(task: str, curves: list[dict]) -> None:
         labels, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False
     ):
         mine = [row for row in curves if row["task"] == task and row["clocks"] == label]
-        for number, seed in enumerate(sorted({row["seed"] for row in mine})):
-            one = [row for row in mine if row["seed"] == seed]
-            train = [(r["frames"], r["rollout_return"]) for r in one if r["rollout_return"] != ""]
-            test = [(r["frames"], r["eval_return"]) for r in one if r["eval_return"] != ""]
+        for number, seed in enumerate(sorted({int(row["seed"]) for row in mine})):
+            one = [row for row in mine if int(row["seed"]) == seed]
+            train, test = _series(one, "rollout_return"), _series(one, "eval_return")
             axes.plot(*zip(*train, strict=True), color=colour, alpha=0.45, linewidth=1)
             name = f"clocks={label}, evaluation" if number == 0 else None
             axes.plot(

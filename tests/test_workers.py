@@ -21,6 +21,7 @@ from rl_twoclocks.envs import WorkerError
 from tests.command_envs import ROUND, Walk, command, newest, rows, run, tiny, walk
 
 PROCESSES = "collect=processes"
+KEPT = ("resource_tracker", "wandb-core", "gpu_stats")
 killed: list[float] = []
 
 
@@ -40,9 +41,9 @@ def children() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            # The tracker of shared memory outlives its users by design.
-            tracker = "resource_tracker" in " ".join(process.cmdline())
-            if not tracker and process.status() != psutil.STATUS_ZOMBIE:
+            # The tracker of shared memory and W&B's service outlive their users by design.
+            words = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and not any(k in words for k in KEPT):
                 found.append(process)
     return found
 
@@ -61,9 +62,10 @@ def kill_worker(index: int, marks: Path, number: int = signal.SIGKILL) -> thread
         limit = time.monotonic() + 120
         while len(list(marks.glob("step-*"))) < 2 and time.monotonic() < limit:
             time.sleep(0.02)
-        workers = sorted(children(), key=lambda p: p.pid)
+        # Worker 0 is started first. Nothing else that this process has started may be hit.
+        workers = sorted(process.pid for process in multiprocessing.active_children())
         killed.append(time.monotonic())
-        os.kill(workers[index].pid, number)
+        os.kill(workers[index], number)
 
     thread = threading.Thread(target=work)
     thread.start()
