@@ -40,12 +40,12 @@ class Parts:
     clocks: Clocks
     policy_noise: torch.Generator
     minibatch_order: torch.Generator
+    update_frequency: int
+    """U of the rollout at hand, frames; differs from the configuration where the governor says so."""
 
     def make_collector(self, config: Config) -> Collector:
         """Start collecting; resets the environments, or takes up their restored state."""
-        return make_collector(
-            self.env, self.behaviour, config.clocks.update_frequency, config.collect
-        )
+        return make_collector(self.env, self.behaviour, self.update_frequency, config.collect)
 
     def publish(self) -> None:
         """Give weights and normaliser statistics together to the behaviour policy."""
@@ -71,6 +71,12 @@ class Parts:
         """Set the streams of policy noise and minibatches to their beginning."""
         self.policy_noise.manual_seed(stream_seed(seed, "policy"))
         self.minibatch_order.manual_seed(stream_seed(seed, "minibatch"))
+
+    def fork_streams(self, seed: int) -> None:
+        """Set the streams of policy noise and minibatches to a place no other round has used."""
+        version = self.clocks.policy_version
+        self.policy_noise.manual_seed(stream_seed(seed, f"policy from {version}"))
+        self.minibatch_order.manual_seed(stream_seed(seed, f"minibatch from {version}"))
 
     def close(self) -> None:
         """Close the environments."""
@@ -121,6 +127,7 @@ def build(config: Config, derived: Derived) -> Parts:
         clocks=Clocks(),
         policy_noise=noise,
         minibatch_order=order,
+        update_frequency=config.clocks.update_frequency,
     )
 
 

@@ -3,67 +3,266 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
 from rl_twoclocks.build import Parts
 from rl_twoclocks.clocks import clock_readings
 from rl_twoclocks.config import Config
-from rl_twoclocks.diagnostics import Alarm, explained_variance, first_ratio, policy_shift
+from rl_twoclocks.diagnostics import (
+    Alarm,
+    History,
+    Panel,
+    explained_variance,
+    first_ratio,
+    limits,
+    plasticity,
+    policy_shift,
+    resources,
+    score,
+    state_drift,
+)
+from rl_twoclocks.diagnostics import gradients as gradient_signs
+from rl_twoclocks.diagnostics import rollout_entropy as entropy
+from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
+
+LEVELS = ("off", "minimal", "default", "full")
+GRADIENTS = 16
+"""Minibatch gradients in the covariance."""
+MAPS = 64
+"""Entropy maps kept over a run, for the picture."""
 
 
 class Diagnose:
-    """Runs the configured set before and after a round's steps, and keeps the alarms raised."""
+    """Runs the configured set around a round's steps, and keeps history, alarms and maps."""
 
     def __init__(self, config: Config, parts: Parts) -> None:
-        """Choose the set: off, minimal or default."""
+        """Choose the set."""
         self.config, self.parts = config, parts
-        self.level = ("off", "minimal", "default").index(config.diagnostics.name)
-        self.alarms: list[Alarm] = []
+        self.level = LEVELS.index(config.diagnostics.name)
+        self.limits = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+        self.history, self.panel = History(), Panel(self.limits)
+        self.grid: entropy.Grid | None = None
+        self.counts: Tensor | None = None
+        self.cells: Tensor | None = None
+        self.maps: list[tuple[int, Tensor]] = []
+        self.maps_every = 1
+        self.begun: list[Alarm] = []
         self.seconds = 0.0
 
+    # -- measuring -----------------------------------------------------------------------------
+
+    @torch.no_grad()
     def before(self, window: TensorDict, ready: Round, rollout: TensorDict) -> dict[str, float]:
-        """Read the clocks and the first ratio, before the round's first step."""
+        """Read the data and the clocks, before the round's first step."""
         if self.level < 1:
             return {}
         started = time.perf_counter()
-        clocks, limits = self.config.clocks, self.config.diagnostics
-        readings = clock_readings(
-            self.parts.clocks,
-            window["policy_version"],
-            clocks.batch_size / clocks.update_frequency,
-            clocks.update_epochs,
-            -(-window.numel() // clocks.minibatch_size),
-        )
-        newest = ready.log_ratio[:, -rollout.shape[1] :]
-        ratio, alarm = first_ratio(
-            newest,
-            self.parts.behaviour.moved(self.parts.flat.vector, self.parts.normalizer),
-            limits.first_ratio_mean,
-            limits.first_ratio_max,
-        )
-        if alarm is not None:
-            self.alarms.append(alarm)
+        readings = self._clocks(window)
+        newest = window["policy_version"][:, -1]
+        if int(newest.min()) == self.parts.clocks.policy_version:
+            columns = min(rollout.shape[1], ready.log_ratio.shape[1])
+            ratio, alarm = first_ratio(
+                ready.log_ratio[:, -columns:],
+                self.parts.behaviour.moved(self.parts.flat.vector, self.parts.normalizer),
+                self.limits.first_ratio_mean,
+                self.limits.first_ratio_max,
+            )
+            readings |= ratio
+            if alarm is not None:
+                self.begun += self.panel.take([alarm], self.history.round)
         if self.level > 1:
-            # Before learning: later, targets are of newer critics than `old_value`.
-            fit = explained_variance(ready.flat["old_value"], ready.flat["target"])
-            readings["diag/explained_variance"] = fit
+            readings |= self._data(window, ready)
+        self._take(readings)
         self.seconds = time.perf_counter() - started
-        return readings | ratio
+        return readings
 
     @torch.no_grad()
     def after(self, ready: Round) -> dict[str, float]:
-        """Read how far the round moved the policy, and how well the critic fits."""
+        """Read how far the round moved the policy, and what it did to the networks."""
         if self.level < 2:
             return {}
         started = time.perf_counter()
-        model, flat = self.parts.model, ready.flat
+        model, flat, learner = self.parts.model, ready.flat, self.parts.learner
+        dist = model.distribution
         current = model.policy(flat["observation"])
-        log_ratio = (
-            model.distribution.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
+        log_ratio = dist.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
+        readings = policy_shift(dist, ready.behaviour, current, log_ratio)
+        readings |= score.score_readings(
+            dist, ready.behaviour, current, flat["action"], flat["advantage"], log_ratio
         )
-        readings = policy_shift(model.distribution, ready.behaviour, current, log_ratio)
+        readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
+        if dist is Gaussian:
+            readings["diag/policy_std"] = float(current[1].mean())
+        else:
+            share = dist.entropy(current).mean() / torch.log(torch.tensor(current[0].shape[-1]))
+            readings["diag/policy_entropy_share"] = float(share)
+        readings |= self._by_pass()
+        if self.level > 2 or self.history.round % self.config.diagnostics.every == 0:
+            readings |= self._costly(ready)
         readings["time/diagnostics_seconds"] = self.seconds + time.perf_counter() - started
+        assert learner.model is model
         return readings
+
+    def judge(self, readings: dict[str, float]) -> list[Alarm]:
+        """Enter what a round came to, evaluation included; give the alarms that it began.
+
+        Adds `alarm/<name>` (1 watch, 2 warn, 3 danger) to the readings while the alarm's rule holds.
+        """
+        if self.level < 1:
+            return []
+        started = time.perf_counter()
+        norms = {k: v for k, v in readings.items() if k.startswith("grad_norm/")}
+        norms.pop("grad_norm/total", None)
+        if norms:
+            readings["diag/grad_norm_max"] = gradient_signs.largest_layer(norms)[1]
+        self._take(readings)
+        begun, self.begun = self.begun, []
+        sounding = self.panel.fresh(self.history.round)
+        readings |= {f"alarm/{name}": float(alarm.rank + 1) for name, alarm in sounding.items()}
+        self.history.next_round()
+        if "time/diagnostics_seconds" in readings:
+            readings["time/diagnostics_seconds"] += time.perf_counter() - started
+        return begun
+
+    def alarms(self) -> dict[str, Alarm]:
+        """Alarms whose rule held in this round or the one before."""
+        return self.panel.fresh(self.history.round, rounds=2)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _take(self, readings: dict[str, float]) -> None:
+        self.history.add({k: v for k, v in readings.items() if k.startswith(_REMEMBERED)})
+        self.begun += self.panel.judge(self.history)
+
+    def _clocks(self, window: TensorDict) -> dict[str, float]:
+        parts, clocks = self.parts, self.config.clocks
+        batch_size = parts.window.length * parts.window.num_envs
+        return clock_readings(
+            parts.clocks,
+            window["policy_version"],
+            batch_size / parts.update_frequency,
+            clocks.update_epochs,
+            -(-window.numel() // clocks.minibatch_size),
+        )
+
+    def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:
+        raw = window["observation"].flatten(0, 1)
+        scale = self.parts.normalizer.scale if self.config.normalize.observation else None
+        features = ready.flat["observation"]
+        if self.config.diagnostics.features == "joint":
+            dist = self.parts.model.distribution
+            choices = None if dist is Gaussian else ready.behaviour[0].shape[-1]
+            raw = entropy.with_actions(raw, window["action"].flatten(0, 1), choices)
+            features = entropy.with_actions(features, ready.flat["action"], choices)
+            if scale is not None:
+                scale = torch.cat([scale.flatten(), scale.new_ones(raw.shape[1] - scale.numel())])
+        if self.grid is None:
+            self.grid = entropy.fit_grid(raw, scale)
+        side = self.grid.side
+        self.cells = self.grid.cells(raw)
+        bits, counts = entropy.entropy_in_cells(self.cells, side * side)
+        own, _ = entropy.entropy_by_own_range(features)
+        most = torch.log2(torch.tensor(min(raw.shape[0], 2500.0)))
+        readings = {
+            "diag/rollout_entropy": bits,
+            "diag/rollout_entropy_own_range": own,
+            "diag/entropy_share": own / max(float(most), 1e-9),
+            "diag/explained_variance": explained_variance(
+                # Before learning: later, targets are of newer critics than `old_value`.
+                ready.flat["old_value"],
+                ready.flat["target"],
+            ),
+        }
+        # Integers are grids and images, where states repeat by nature.
+        if not bool((raw[:64] == raw[:64].round()).all()):
+            readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
+        if self.counts is not None and self.counts.shape == counts.shape:
+            readings["diag/state_drift"] = state_drift.histogram_kl(self.counts, counts, side)
+        self.counts = counts
+        self._keep_map(counts, side)
+        return readings
+
+    def _by_pass(self) -> dict[str, float]:
+        by_pass = self.parts.learner.by_pass
+        readings = {"diag/critic_loss_first_pass": by_pass["loss_critic"][0]}
+        beyond = [i for i, kl in enumerate(by_pass["kl"], 1) if kl > self.limits.kl_warn]
+        readings["diag/kl_pass"] = float(beyond[0]) if beyond else 0.0
+        if self.level > 2:
+            for name, values in by_pass.items():
+                readings |= {f"diag/{name}_pass_{i}": v for i, v in enumerate(values, 1)}
+        return readings
+
+    def _costly(self, ready: Round) -> dict[str, float]:
+        parts = self.parts
+        readings: dict[str, float] = {}
+        observation = ready.flat["observation"]
+        if ready.log_ratio.numel() >= 3 * self.config.clocks.minibatch_size:
+            with torch.enable_grad():
+                gradients = parts.learner.gradients(ready, GRADIENTS)
+            gram = gradient_signs.gram_matrix(gradients)
+            readings |= gradient_signs.covariance_readings(gram, self.config.clocks.minibatch_size)
+        actor = plasticity.hidden_features(parts.model.actor, observation)
+        critic = plasticity.hidden_features(parts.model.critic, observation)
+        readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
+        if actor:
+            readings["diag/feature_rank"] = float(plasticity.feature_rank(actor[-1]))
+        readings |= resources.memory_readings(parts.flat.vector.device)
+        readings |= resources.utilisation_readings(parts.flat.vector.device)
+        return readings
+
+    def _keep_map(self, counts: Tensor, side: int) -> None:
+        """Keep an evenly spread sample of maps over the whole run, however long it gets."""
+        if self.history.round % self.maps_every:
+            return
+        coarse = entropy.coarse_map(counts, side)
+        self.maps.append((self.parts.clocks.frames, coarse.to(torch.int32).cpu()))
+        if len(self.maps) > MAPS:
+            self.maps, self.maps_every = self.maps[::2], self.maps_every * 2
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """History, alarms, grid and maps."""
+        return {
+            "history": self.history.state_dict(),
+            "panel": self.panel.state_dict(),
+            "grid": self.grid.state_dict() if self.grid else None,
+            "counts": self.counts,
+            "maps": [[frames, counts] for frames, counts in self.maps],
+            "maps_every": self.maps_every,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        self.history.load_state_dict(state["history"])
+        self.panel.load_state_dict(state["panel"])
+        self.grid = entropy.Grid.from_state(state["grid"]) if state["grid"] else None
+        self.counts = state["counts"]
+        self.maps = [(frames, counts) for frames, counts in state["maps"]]
+        self.maps_every = state["maps_every"]
+
+    def forget(self) -> None:
+        """Start anew after a rescue: the grid stays, what was usual does not."""
+        self.history.forget(keep_first=("rollout/return_round",))
+        self.panel.clear()
+        self.counts = None
+
+
+_REMEMBERED = (
+    "diag/",
+    "clock/staleness",
+    "clock/publish",
+    "clock/ratio",
+    "train/clip",
+    "train/kl",
+    "rollout/return_round",
+    "eval/return",
+    "eval/changed",
+    "time/memory",
+    "time/device",
+)

@@ -16,7 +16,7 @@ from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.objectives import standardize
 from rl_twoclocks.optim import FlatParameters
-from rl_twoclocks.update import FIELDS, READINGS, Update
+from rl_twoclocks.update import FIELDS, READINGS, Controls, Update
 
 
 @dataclass
@@ -31,6 +31,17 @@ class Round:
     """[N, T] proximal over behaviour policy before the first step: 0 where the clocks agree."""
     behaviour: tuple[Tensor, ...]
     """The behaviour policy's parameters, by frame."""
+    keep: Tensor | None = None
+    """Frames [k] that minibatches are drawn from; None: all."""
+
+    @property
+    def frames(self) -> int:
+        """How many frames the round learns from."""
+        return self.log_ratio.numel() if self.keep is None else self.keep.numel()
+
+
+BY_PASS = ("kl", "clip_fraction", "ess", "max_ratio", "loss_critic")
+"""Readings that are kept by pass."""
 
 
 class Learner:
@@ -52,6 +63,8 @@ class Learner:
         self.normalizer = normalizer
         self.generator = generator
         self.device = flat.vector.device
+        self.by_pass: dict[str, list[float]] = {}
+        """Means of the `BY_PASS` readings in each pass of the last round."""
 
     @torch.no_grad()
     def prepare(self, window: TensorDict) -> Round:
@@ -83,29 +96,53 @@ class Learner:
         self._refresh(ready)
         return ready
 
-    def learn(self, ready: Round, learning_rate: float, clip_epsilon: float) -> dict[str, float]:
+    def learn(self, ready: Round, controls: Controls, passes: int) -> dict[str, float]:
         """Run all passes; return the means of the readings over the steps that were applied.
 
         Raises:
             NonFiniteError: a loss or gradient is not finite and `on_nonfinite` is `stop`; the
                 parameters are those before that step.
         """
-        self.update.start_round(learning_rate, clip_epsilon)
+        self.update.start_round(controls)
         readings: list[Tensor] = []
         value_drift = torch.zeros((), device=self.device)
-        for number in range(self.config.clocks.update_epochs):
+        for number in range(passes):
             if number > 0 and self.config.algo.advantage_refresh == "pass":
                 value_drift = self._refresh(ready)
-            for minibatch in self._minibatches(ready.flat):
+            for minibatch in self._minibatches(ready):
                 readings.append(self.update(*minibatch))
                 # Where a look at the flag costs nothing, no time is spent on steps after a stop.
                 if self.device.type == "cpu" and not self.update.alive:
                     break
             if not self.update.alive:
                 break
-        rates = {"train/learning_rate": learning_rate, "train/clip_epsilon": clip_epsilon}
-        per_pass = -(-ready.log_ratio.numel() // self.config.clocks.minibatch_size)
+        rates = {
+            "train/learning_rate": controls.learning_rate,
+            "train/clip_epsilon": controls.clip_epsilon,
+        }
+        per_pass = -(-ready.frames // self.config.clocks.minibatch_size)
         return rates | self._summary(torch.stack(readings), per_pass, value_drift)
+
+    def gradients(self, ready: Round, count: int) -> Tensor:
+        """Flat gradients [count, P] of disjoint minibatches at the present parameters.
+
+        As many as the window has, if it has fewer. The order is fixed: no stream is touched.
+        """
+        size = self.config.clocks.minibatch_size
+        frames = ready.log_ratio.numel()
+        count = min(count, frames // size)
+        order = torch.randperm(frames, generator=torch.Generator().manual_seed(0)).to(self.device)
+        taken = order[: count * size]
+        batches = [
+            ready.flat[key][taken].view(count, size, *ready.flat[key].shape[1:]) for key in FIELDS
+        ]
+        flat = self.update.flat
+
+        def loss(vector: Tensor, *minibatch: Tensor) -> Tensor:
+            return self.update.loss(flat.named(vector), *minibatch)[0]
+
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *[0] * len(FIELDS)))
+        return each(flat.vector, *batches)
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""
@@ -115,15 +152,17 @@ class Learner:
         loss.backward()
         model.zero_grad()
 
-    def _minibatches(self, flat: dict[str, Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        frames = flat["target"].shape[0]
+    def _minibatches(self, ready: Round) -> Iterator[tuple[Tensor, ...]]:
+        frames = ready.frames
         size = self.config.clocks.minibatch_size
         order = torch.randperm(frames, generator=self.generator).to(self.device)
+        if ready.keep is not None:
+            order = ready.keep[order]
         # One shape for all steps (one compiled graph): a last minibatch that is not full takes
         # frames from the front of the same random order.
         count = -(-frames // size)
         order = order.repeat(-(-count * size // frames))[: count * size]
-        shuffled = [flat[key][order] for key in FIELDS]
+        shuffled = [ready.flat[key][order] for key in FIELDS]
         for start in range(0, count * size, size):
             yield tuple(tensor[start : start + size] for tensor in shuffled)
 
@@ -145,7 +184,12 @@ class Learner:
         mean = torch.where(weight > 0, readings, torch.zeros_like(readings)).sum(0) / applied
         last = torch.stack([readings[-1, READINGS.index("kl")], applied, value_drift])
         bad = (readings[:, READINGS.index("finite")] == 0).nonzero()
-        values = torch.cat([mean, last]).tolist()
+        columns = [READINGS.index(name) for name in BY_PASS]
+        passes = torch.stack([part[:, columns].mean(0) for part in readings.split(per_pass)])
+        values = torch.cat([mean, last, passes.T.flatten()]).tolist()
+        values, by_pass = values[: mean.numel() + 3], values[mean.numel() + 3 :]
+        done = passes.shape[0]
+        self.by_pass = {name: by_pass[i * done : (i + 1) * done] for i, name in enumerate(BY_PASS)}
         size = len(READINGS)
         named = dict(zip(READINGS, values[:size], strict=True))
         skipped = int(bad.numel())
@@ -161,6 +205,7 @@ class Learner:
             "train/kl_last": values[-3],
             "train/steps": values[-2],
             "train/steps_skipped": skipped,
+            "train/step_scale": named["step_scale"],
             "train/stopped_by_kl": float(len(readings) - skipped > values[-2]),
             "diag/value_drift": values[-1],
             "grad_norm/total": named["grad_norm"],

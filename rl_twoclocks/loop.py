@@ -9,11 +9,9 @@ import torch
 
 from rl_twoclocks.build import build
 from rl_twoclocks.config import Config
-from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.envs import NonFiniteError
 from rl_twoclocks.rundir import claim
 from rl_twoclocks.safety import settle
-from rl_twoclocks.schedule import Schedule
 from rl_twoclocks.session import Session
 from rl_twoclocks.signals import StopSignal
 from rl_twoclocks.window import frames_of
@@ -70,32 +68,37 @@ def train(config: Config) -> Result:
 def run(config: Config, session: Session, stop: StopSignal) -> None:
     """Run rounds until the budget is used up or a signal comes."""
     parts, clocks = session.parts, session.parts.clocks
-    schedule, diagnose = Schedule(config), Diagnose(config, parts)
+    diagnose, steering = session.diagnose, session.steering
     cut_end = config.collect.reset_each_rollout or config.collect.split_trajs
-    collector = session.start_collector()
-    batches = iter(collector)
-    while clocks.frames < session.derived.frames and not stop:
+    session.start_collector()
+    while not session.over and not stop:
         started = time.perf_counter()
 
         # Collect: the environment clock ticks. Every frame carries the version that acted.
         with session.name_place():
-            rollout = frames_of(next(batches), parts.model.distribution.keys, cut_end)
+            rollout = frames_of(session.collect(), parts.model.distribution.keys, cut_end)
         clocks.collected(rollout.numel(), config.task.frame_skip)
         parts.window.append(rollout)
         done = rollout["terminated"] | rollout["truncated"]
         parts.episodes.update(rollout["reward"], done)
         collected = time.perf_counter()
 
-        # Diagnose before the first step, then learn: all passes of the round.
+        # Diagnose before the first step, and decide what this round shall be.
         window = parts.window.take()
         ready = parts.learner.prepare(window)
         readings = diagnose.before(window, ready, rollout)
+        orders = steering.decide()
+
+        # Learn: all passes of the round.
         if session.calibrating:
             # Collected without statistics: good for estimating them, not for learning.
             parts.window.clear()
+        elif orders.rescue:
+            steering.rescue()
         else:
+            ready.keep = orders.keep
             with session.name_place():
-                readings |= parts.learner.learn(ready, *schedule(clocks.frames))
+                readings |= parts.learner.learn(ready, orders.controls, orders.passes)
             clocks.update_steps += int(readings["train/steps"])
             clocks.skipped_steps += int(readings["train/steps_skipped"])
             readings |= diagnose.after(ready)
@@ -109,12 +112,13 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
             parts.forget_open_episodes()
         clocks.published_version = clocks.policy_version
         parts.publish()
+        steering.obey(orders, session)
 
         # Record, evaluate, save.
         readings["time/collect_seconds"] = collected - started
         readings["time/update_seconds"] = learned - collected
         readings["time/round_seconds"] = time.perf_counter() - started
-        session.record(readings, stop, diagnose.alarms)
+        session.record(readings, stop)
     # A signal between two rounds finds the last one unsaved.
     session.save()
 

@@ -36,6 +36,8 @@ _FREE = (
 _OURS = (
     "config.yaml",
     "metrics.jsonl",
+    "events.jsonl",
+    "pictures",
     "result.json",
     "error.txt",
     "checkpoint-*.pt",

@@ -89,6 +89,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     config = config.model_copy(update={"clocks": clocks})
     _check_row(config, notes)
     _check_shapes(config)
+    config = _blind_governor(config, notes)
     check_optimizer(config.optim)
     ratio = clocks.batch_size / clocks.update_frequency
     rounds = config.total_frames // clocks.update_frequency
@@ -130,6 +131,15 @@ def _check(config: Config) -> None:
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "
             f"clocks.batch_size={c.batch_size} frames"
         )
+
+
+def _blind_governor(config: Config, notes: list[str]) -> Config:
+    """Switch the governor off where nothing is measured that it could decide by."""
+    cures, measured = config.interventions, config.diagnostics.name
+    if cures.governor == "off" or measured in ("default", "full"):
+        return config
+    notes.append(f"diagnostics={measured} measures too little to decide by: the governor is off")
+    return config.model_copy(update={"interventions": cures.model_copy(update={"governor": "off"})})
 
 
 def _check_ratio(config: Config, notes: list[str]) -> ClocksConfig:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from rl_twoclocks.config import Config
+from rl_twoclocks.update import Controls
 
 
 class Schedule:
-    """Gives (learning rate, clip epsilon) of a round from the frames collected before it ends.
+    """Gives the controls of a round from the frames collected before it ends.
 
     Tied to absolute frames: a resumed run goes on where it was, and with `optim.anneal_frames` set,
     extending `total_frames` changes nothing before that point.
@@ -17,13 +20,19 @@ class Schedule:
         self.optim, self.algo = config.optim, config.algo
         self.end = config.optim.anneal_frames or config.total_frames
         self.rollout = config.clocks.update_frequency
+        kl_stop = config.algo.target_kl if config.interventions.kl_stop else None
+        self.kl_limit = math.inf if kl_stop is None else 1.5 * kl_stop
 
-    def __call__(self, frames: int) -> tuple[float, float]:
+    def __call__(self, frames: int) -> Controls:
         """Values for the round whose rollout ended at `frames`: full at the first, never 0."""
         left = max(0.0, 1 - (frames - self.rollout) / self.end)
         rate, clip = self.optim.learning_rate, self.algo.clip_epsilon
-        return (
-            rate * left if self.optim.schedule == "linear" else rate,
+        bound = self.optim.max_grad_norm
+        return Controls(
+            learning_rate=rate * left if self.optim.schedule == "linear" else rate,
             # A trust region of width 0 would stop learning altogether.
-            max(clip * left, 1e-3) if self.algo.clip_schedule == "linear" else clip,
+            clip_epsilon=max(clip * left, 1e-3) if self.algo.clip_schedule == "linear" else clip,
+            entropy_coeff=self.algo.entropy_coeff,
+            max_grad_norm=math.inf if bound is None else bound,
+            kl_limit=self.kl_limit,
         )

@@ -11,19 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensordict import TensorDictBase
 from torchrl.collectors import Collector
 
 from rl_twoclocks import state
 from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
+from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.envs import NonFiniteError
 from rl_twoclocks.evaluate import Evaluator
 from rl_twoclocks.learner import Round
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
+from rl_twoclocks.record.events import Events
 from rl_twoclocks.rundir import plain, run_name, write_text
 from rl_twoclocks.safety import Derived
 from rl_twoclocks.signals import StopSignal
+from rl_twoclocks.steering import Steering
 
 if TYPE_CHECKING:
     from rl_twoclocks.loop import Result
@@ -44,13 +48,20 @@ class Session:
         self.saved_at = -1
         saved = checkpoint.load_newest(directory) if resume else None
         if saved is not None:
+            state.check(saved)
+        self.events = Events(directory, saved["clocks"]["frames"] if saved else 0)
+        self.diagnose = Diagnose(config, parts)
+        self.steering = Steering(config, parts, self.diagnose, self.events)
+        if saved is not None:
             state.restore(parts, saved)
+            self.diagnose.load_state_dict(saved["diagnose"])
+            self.steering.load_state_dict(saved["steering"])
             self.best, self.earlier_seconds = saved["best"], saved["wall_seconds"]
             self.last_readings = saved["last_evaluation"]
             self.saved_at = parts.clocks.frames
         self._saved = saved
         frames = parts.clocks.frames
-        self.finished = frames >= derived.frames
+        self.finished = self.over
         info = RunInfo(
             run_name(config),
             directory,
@@ -62,8 +73,9 @@ class Session:
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluator: Evaluator | None = None
         self.collector: Collector | None = None
+        self._batches: Iterator[TensorDictBase] = iter(())
         self.watched: ActorCritic | None = None
-        self.unlogged_alarms: dict[str, float] = {}
+        self.unlogged: dict[str, float] = {}
         tenth = max(derived.frames // 10, 1)
         self.eval_every = config.eval.every_frames or tenth
         self.save_every = config.checkpoint.every_frames or tenth
@@ -104,14 +116,24 @@ class Session:
         if self.evaluator is not None:
             self.evaluator.close()
         self.display.close()
+        self.events.close()
         self.loggers.close(exit_code=1 if error is not None else 0)
 
     # -- around the rounds ---------------------------------------------------------------------
 
-    def start_collector(self) -> Collector:
+    @property
+    def over(self) -> bool:
+        """Whether the budget has no room for another rollout."""
+        parts = self.parts
+        return parts.clocks.frames + parts.update_frequency > self.config.total_frames
+
+    def collect(self) -> TensorDictBase:
+        """The next rollout."""
+        return next(self._batches)
+
+    def start_collector(self) -> None:
         """Start collecting, with every random stream where the checkpoint left it."""
-        with self.name_place():
-            self.collector = self.parts.make_collector(self.config)
+        self._make_collector()
         if self._saved is not None:
             state.restore_random(self.parts, self._saved)
         else:
@@ -121,7 +143,28 @@ class Session:
             # A copy: hooks on the network itself would be traced into the compiled step.
             self.watched = copy.deepcopy(self.parts.model)
             self.loggers.watch(self.watched)
-        return self.collector
+
+    def restart_collector(self, update_frequency: int) -> None:
+        """Collect another number of frames per rollout from now on; episodes and streams go on."""
+        assert self.collector is not None
+        self.parts.update_frequency = update_frequency
+        self.collector.shutdown(close_env=False)
+        self.parts.env.hold()
+        noise = self.parts.policy_noise.get_state()
+        self._make_collector()
+        # The new collector has tried the policy once.
+        self.parts.policy_noise.set_state(noise)
+
+    def begin_new_episodes(self) -> None:
+        """Reset all environments, from a stream that follows from seed and frames."""
+        assert self.collector is not None
+        self.parts.begin_new_episodes(self.config.seed)
+        self.collector.reset()
+
+    def _make_collector(self) -> None:
+        with self.name_place():
+            self.collector = self.parts.make_collector(self.config)
+        self._batches = iter(self.collector)
 
     def watch(self, ready: Round) -> None:
         """Let watchers see weights and gradients of this round, where that is due."""
@@ -152,30 +195,33 @@ class Session:
                 f"{good if self.saved_at >= 0 else 'there is no checkpoint yet'})"
             ) from error
 
-    def record(self, readings: dict[str, float], stop: StopSignal, alarms: list) -> None:
-        """End a round: evaluate and save where due, write the metrics, show them."""
+    def record(self, readings: dict[str, float], stop: StopSignal) -> None:
+        """End a round: evaluate, judge and save where due, write the metrics, show them."""
         clocks = self.parts.clocks
-        before = clocks.frames - self.config.clocks.update_frequency
-        last_round = clocks.frames >= self.derived.frames
+        before = self.frames_at_record
+        last_round = self.over
         readings = {
             **clocks.readings(),
             **readings,
             **self.parts.episodes.readings(),
             **self._rates(),
         }
-        for alarm in alarms:
-            self.display.message(str(alarm))
-            self.unlogged_alarms[f"alarm/{alarm.name}"] = 1.0
-        alarms.clear()
         evaluated = False
         if self.config.eval.enabled and (
             _due(before, clocks.frames, self.eval_every) or last_round
         ):
             evaluated = self._evaluate(readings, stop)
+        for alarm in self.diagnose.judge(readings):
+            self.events.alarm(alarm, clocks)
+        readings |= self.steering.readings()
+        # Rounds that are not logged must not swallow what happened in them.
+        self.unlogged |= {k: v for k, v in readings.items() if k.startswith(("alarm/", "order/"))}
+        while self.events.unseen:
+            self.display.message(self.events.unseen.pop(0))
         rounds = clocks.policy_version
         if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:
-            self.loggers.log(readings | self.unlogged_alarms, clocks.frames)
-            self.unlogged_alarms.clear()
+            self.loggers.log(self.unlogged | readings, clocks.frames)
+            self.unlogged.clear()
         self.display.update(readings, clocks.frames)
         best = evaluated and self._is_best()
         if last_round or stop or _due(before, clocks.frames, self.save_every):
@@ -189,8 +235,7 @@ class Session:
         if clocks.frames in (0, self.saved_at):
             return
         if self.config.checkpoint.episode_boundary and self.collector is not None:
-            self.parts.begin_new_episodes(self.config.seed)
-            self.collector.reset()
+            self.begin_new_episodes()
         keep = self.config.checkpoint.keep_last
         checkpoint.save(self.directory, self._state(), clocks.frames, keep)
         self.saved_at = clocks.frames
@@ -200,7 +245,7 @@ class Session:
         from rl_twoclocks.loop import Result
 
         clocks = self.parts.clocks
-        done = clocks.frames >= self.derived.frames
+        done = self.over
         path = self.directory / f"checkpoint-{clocks.frames:012d}.pt"
         result = Result(
             run_dir=str(self.directory),
@@ -256,6 +301,8 @@ class Session:
             "last_evaluation": dict(self.last_readings),
             "wall_seconds": self._wall_seconds(),
             "loggers": self.loggers.state_dict(),
+            "diagnose": self.diagnose.state_dict(),
+            "steering": self.steering.state_dict(),
         }
         return state.capture(self.parts, self.config, extra)
 

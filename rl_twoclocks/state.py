@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.record.checkpoint import CheckpointError
 from rl_twoclocks.rundir import plain
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a checkpoint of an older version can no longer be read."""
 
 
@@ -30,6 +31,8 @@ _KEYS = {
     "clocks",
     "random",
     "environments",
+    "diagnose",
+    "steering",
 }
 
 
@@ -83,6 +86,23 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
         parts.env.restore(state["environments"])
     else:
         parts.begin_new_episodes(state["config"]["seed"])
+
+
+def learned_state(parts: Parts) -> dict[str, Any]:
+    """What learning has made: parameters, optimizer and normaliser, without clocks and data."""
+    return {
+        "parameters": parts.flat.vector.detach().cpu().clone(),
+        "update": copy.deepcopy(parts.learner.update.state_dict()),
+        "normalizer": parts.normalizer.state_dict(),
+    }
+
+
+def restore_learned(parts: Parts, state: dict[str, Any]) -> None:
+    """Put back what `learned_state` gave; the clocks go on."""
+    with torch.no_grad():
+        parts.flat.vector.copy_(state["parameters"])
+    parts.learner.update.load_state_dict(state["update"])
+    parts.normalizer.load_state_dict(state["normalizer"])
 
 
 def learned(

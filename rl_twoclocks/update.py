@@ -8,6 +8,8 @@ device, and `alive` turns to 0 for the rest of the round. No step needs the host
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import astuple, dataclass, fields
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -41,10 +43,30 @@ READINGS = (
     "ess",
     "max_ratio",
     "grad_norm",
+    "step_scale",
     "finite",
     "applied",
 )
 """What a step returns besides one gradient norm per layer."""
+
+MIN_STEP_SCALE = 0.01
+"""The KL-scaled step never falls below this share of the scheduled learning rate."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What may change from round to round without another graph. Infinity or 0 turns one off."""
+
+    learning_rate: float
+    clip_epsilon: float
+    entropy_coeff: float = 0.0
+    max_grad_norm: float = math.inf
+    kl_limit: float = math.inf
+    """Stop the round before the first step whose minibatch has a larger KL to the proximal policy."""
+    kl_target: float = math.inf
+    """Scale steps so that a minibatch's KL stays within a factor of 2 of this (rsl_rl's rule)."""
+    ess_base: float = 0.0
+    """Scale steps by sqrt(ESS / base) where the effective sample size is below it (VCPO)."""
 
 
 def _compile_options(device: torch.device, cuda_graphs: bool) -> dict[str, Any]:
@@ -79,6 +101,7 @@ def _own_code(method: Any) -> MethodType:
 
 
 _COUNTER = itertools.count()
+_CONTROLS = [field.name for field in fields(Controls)]
 
 
 class Update:
@@ -106,13 +129,16 @@ class Update:
         assert isinstance(model, ActorCritic)
         self.model = model
         self.skip_nonfinite = interventions.on_nonfinite == "skip"
-        kl_stop = algo.target_kl if interventions.kl_stop else None
-        self.kl_limit = float("inf") if kl_stop is None else 1.5 * kl_stop
         self.protected = model.heads()
         zero = torch.zeros((), device=flat.vector.device)
         self.alive = zero + 1
-        self.learning_rate = zero + optim.learning_rate
-        self.clip_epsilon = zero + algo.clip_epsilon
+        self.step_scale = zero + 1
+        controls = Controls(optim.learning_rate, algo.clip_epsilon)
+        self.controls = torch.tensor(astuple(controls), device=flat.vector.device)
+        self.averaged = algo.proximal == "ewma"
+        # The proximal policy as a moving average of the weights, and the sum of its own weights.
+        self.proximal = flat.vector.clone() if self.averaged else torch.zeros(0)
+        self.proximal_weight = zero + 1
         self.fused = optim.name in FUSED and set(optim.kwargs) <= FUSED[optim.name]
         # As in torch.optim.
         self.default_decay = 0.01 if optim.name == "AdamW" else 0.0
@@ -126,8 +152,10 @@ class Update:
         self.cuda_graphs = compile_step and cuda_graphs
         if self.cuda_graphs:
             # Graphs may write only to memory that they know to stay where it is.
-            state = (flat.vector, self.alive, self.learning_rate, self.clip_epsilon)
-            for tensor in (*state, *((self.moments, self.steps) if self.fused else ())):
+            state = [flat.vector, self.alive, self.controls, self.step_scale]
+            state += [self.moments, self.steps] if self.fused else []
+            state += [self.proximal, self.proximal_weight] if self.averaged else []
+            for tensor in state:
                 torch._dynamo.mark_static_address(tensor)
         self._step: Any = self._fused_step if self.fused else self._clipped_gradient
         if compile_step:
@@ -138,11 +166,13 @@ class Update:
                 options=_compile_options(flat.vector.device, cuda_graphs),
             )
 
-    def start_round(self, learning_rate: float, clip_epsilon: float) -> None:
-        """Set what a schedule moves, and let steps happen again."""
-        self.learning_rate.fill_(learning_rate)
-        self.clip_epsilon.fill_(clip_epsilon)
+    def start_round(self, controls: Controls) -> None:
+        """Set what schedules and the governor move, and let steps happen again."""
+        self.controls.copy_(torch.tensor(astuple(controls)))
         self.alive.fill_(1)
+
+    def _control(self, name: str) -> Tensor:
+        return self.controls[_CONTROLS.index(name)]
 
     def __call__(self, *minibatch: Tensor) -> Tensor:
         """Take one step on tensors in the order of `FIELDS`; return readings [READINGS + layers]."""
@@ -153,9 +183,11 @@ class Update:
         grad, readings = self._step(*minibatch)
         if bool(readings[READINGS.index("applied")]):
             self.flat.set_grad(grad)
+            rate = self._control("learning_rate") * readings[READINGS.index("step_scale")]
             for group in self.optimizer.param_groups:
-                group["lr"] = float(self.learning_rate)
+                group["lr"] = float(rate)
             self.optimizer.step()
+            self._average(torch.ones_like(self.alive))
         return readings
 
     def loss(
@@ -168,17 +200,21 @@ class Update:
         entropy = self.model.distribution.entropy(params).mean()
         if self.algo.normalize_advantage == "minibatch":
             advantage = standardize(advantage)
+        if self.averaged:
+            with torch.no_grad():
+                averaged, _ = functional_call(self.model, self.flat.named(self.proximal), (obs,))
+                proximal = self.model.distribution.log_prob(averaged, action)
         terms = OBJECTIVES[self.algo.objective](
             log_prob,
             behaviour,
             proximal,
             advantage,
-            self.clip_epsilon,
+            self._control("clip_epsilon"),
             self.algo.max_importance_ratio,
         )
         policy = terms.loss.mean()
         critic = critic_loss(value, target, old_value, self.algo.value_clip).mean()
-        loss = policy + self.algo.critic_coeff * critic - self.algo.entropy_coeff * entropy
+        loss = policy + self.algo.critic_coeff * critic - self._control("entropy_coeff") * entropy
         with torch.no_grad():
             log_ratio = log_prob - proximal
             kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
@@ -198,18 +234,40 @@ class Update:
         norm = layers.square().sum().sqrt()
         if self.optim.agc.enabled:
             grad = self._adaptive_clip(theta, grad)
-        if self.optim.max_grad_norm is not None:
-            after_agc = grad.square().sum().sqrt() if self.optim.agc.enabled else norm
-            grad = grad * (self.optim.max_grad_norm / (after_agc + 1e-6)).clamp(max=1.0)
+        # The norm is bounded before the step size is touched: a stale sample's exploding gradient
+        # looks like a learning rate that is too high.
+        after_agc = grad.square().sum().sqrt() if self.optim.agc.enabled else norm
+        grad = grad * (self._control("max_grad_norm") / (after_agc + 1e-6)).clamp(max=1.0)
         finite = (torch.isfinite(loss) & torch.isfinite(norm)).to(loss.dtype)
-        within = (aux[3] <= self.kl_limit).to(loss.dtype)
+        within = (aux[3] <= self._control("kl_limit")).to(loss.dtype)
         # With `skip` only this step is lost; otherwise the round is over on the first bad one. A KL
         # that is NaN is the finite check's business, so that it cannot pass as a KL stop.
         over = (1 - within) * finite if self.skip_nonfinite else 1 - within * finite
         applied = self.alive * within * finite
         self.alive.copy_(self.alive * (1 - over))
-        readings = torch.stack([loss, *aux, norm, finite, applied])
+        scale = self._scale_step(aux[3], aux[5], applied)
+        readings = torch.stack([loss, *aux, norm, scale, finite, applied])
         return grad, torch.cat([readings, layers])
+
+    def _scale_step(self, kl: Tensor, ess: Tensor, applied: Tensor) -> Tensor:
+        """Share of the learning rate for this step, at most 1: steps never exceed the tuned rate."""
+        target, scale = self._control("kl_target"), self.step_scale
+        lower = torch.where(kl > 2 * target, scale / 1.5, scale)
+        # A KL of 0 means that there was nothing to learn, not that larger steps are safe.
+        scaled = torch.where((kl < target / 2) & (kl > 0), lower * 1.5, lower)
+        scaled = scaled.clamp(MIN_STEP_SCALE, 1.0)
+        self.step_scale.copy_(torch.where(applied > 0, scaled, scale))
+        return scaled * (ess / self._control("ess_base")).clamp(max=1.0).sqrt()
+
+    def _average(self, applied: Tensor) -> None:
+        """Take the newest weights into the proximal policy (Hilton et al. 2022, bias-corrected)."""
+        if not self.averaged:
+            return
+        old = self.algo.proximal_decay * self.proximal_weight
+        new = old + 1
+        mean = self.proximal * (old / new) + self.flat.vector / new
+        self.proximal.copy_(torch.where(applied > 0, mean, self.proximal))
+        self.proximal_weight.copy_(torch.where(applied > 0, new, self.proximal_weight))
 
     def _fused_step(self, *minibatch: Tensor) -> Tensor:
         grad, readings = self._clipped_gradient(*minibatch)
@@ -217,7 +275,8 @@ class Update:
         applied = readings[READINGS.index("applied")] > 0
         options = self.optim.kwargs
         beta1, beta2 = options.get("betas", (0.9, 0.999))
-        decay, lr = options.get("weight_decay", self.default_decay), self.learning_rate
+        decay = options.get("weight_decay", self.default_decay)
+        lr = self._control("learning_rate") * readings[READINGS.index("step_scale")]
         steps = self.steps + 1
         decayed = theta
         if decay and self.optim.name == "AdamW":
@@ -232,6 +291,7 @@ class Update:
         self.moments.copy_(torch.where(applied, torch.stack([new_mean, new_square]), self.moments))
         self.steps.copy_(torch.where(applied, steps, self.steps))
         theta.copy_(torch.where(applied, new_theta, theta))
+        self._average(readings[READINGS.index("applied")])
         return readings
 
     def _adaptive_clip(self, theta: Tensor, grad: Tensor) -> Tensor:
@@ -244,10 +304,15 @@ class Update:
         return torch.cat([part.reshape(-1) for part in clipped])
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer moments and step count."""
+        """Optimizer moments and step count, step scale, and the averaged proximal policy."""
+        own = {
+            "step_scale": self.step_scale.clone(),
+            "proximal": self.proximal.clone(),
+            "proximal_weight": self.proximal_weight.clone(),
+        }
         if self.optimizer is not None:
-            return {"optimizer": self.optimizer.state_dict()}
-        return {"moments": self.moments.clone(), "steps": self.steps.clone()}
+            return own | {"optimizer": self.optimizer.state_dict()}
+        return own | {"moments": self.moments.clone(), "steps": self.steps.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave.
@@ -257,6 +322,9 @@ class Update:
         """
         if (self.optimizer is None) != ("moments" in state):
             raise ValueError("the checkpoint's optimizer state is of another kind of optimizer")
+        self.step_scale.copy_(state["step_scale"])
+        self.proximal.copy_(state["proximal"])
+        self.proximal_weight.copy_(state["proximal_weight"])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         else:

@@ -51,10 +51,23 @@ class Window:
         Raises:
             ValueError: the frames do not divide among the environments.
         """
-        if batch_size % num_envs:
-            raise ValueError(f"batch_size {batch_size} is not a multiple of num_envs {num_envs}")
-        self.length = batch_size // num_envs
+        self.num_envs = num_envs
         self.frames: TensorDict | None = None
+        self.resize(batch_size)
+
+    def resize(self, batch_size: int) -> None:
+        """Hold another number of frames from now on; the oldest beyond it are dropped.
+
+        Raises:
+            ValueError: the frames do not divide among the environments.
+        """
+        if batch_size % self.num_envs:
+            raise ValueError(
+                f"batch_size {batch_size} is not a multiple of num_envs {self.num_envs}"
+            )
+        self.length = batch_size // self.num_envs
+        if self.frames is not None:
+            self.frames = self.frames[:, -self.length :]
 
     def append(self, rollout: TensorDict) -> None:
         """Add a rollout [N, T]; the oldest frames beyond the window's size are dropped."""

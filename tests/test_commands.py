@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl_twoclocks import state
 from rl_twoclocks.config import Config, EvalCommandConfig
 from rl_twoclocks.configure import groups, schema_keys
 from rl_twoclocks.help import help_text
@@ -26,7 +27,10 @@ def test_two_rounds_from_the_command_line_say_where_the_results_are(tmp_path: Pa
     assert str(folder) in done.stdout
     assert f"checkpoint={folder}/checkpoint-000000001024.pt" in done.stdout
     assert "1,024 frames asked, 2 rounds = 1,024" in done.stdout
-    assert torch.load(folder / "checkpoint-000000001024.pt", weights_only=True)["format"] == 1
+    assert (
+        torch.load(folder / "checkpoint-000000001024.pt", weights_only=True)["format"]
+        == state.FORMAT
+    )
     result = json.loads((folder / "result.json").read_text())
     assert (result["frames"], result["rounds"]) == (1024, 2)
     assert [row["clock/frames"] for row in rows(folder)] == [512, 1024]

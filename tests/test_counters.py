@@ -197,7 +197,7 @@ def test_the_learning_rate_follows_frames(schedule: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(
         Update,
         "start_round",
-        lambda self, rate, clip: (rates.append(rate), start(self, rate, clip)),
+        lambda self, given: (rates.append(given.learning_rate), start(self, given)),
     )
     more = (f"optim.schedule={schedule}", "optim.learning_rate=0.4", "optim.anneal_frames=256")
     rl_twoclocks.train(run_config("Counter", tmp_path / "run", *more, "total_frames=128"))

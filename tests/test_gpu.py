@@ -13,7 +13,7 @@ import rl_twoclocks
 from rl_twoclocks.build import Parts, build
 from rl_twoclocks.record import checkpoint, read_metrics
 from rl_twoclocks.safety import settle
-from rl_twoclocks.update import FIELDS, READINGS
+from rl_twoclocks.update import FIELDS, READINGS, Controls
 
 pytestmark = [
     pytest.mark.gpu,
@@ -108,7 +108,7 @@ def test_steps_on_the_same_minibatches_agree(overrides: tuple[str, ...]) -> None
         parts = make(device, *overrides)
         try:
             update = parts.learner.update
-            update.start_round(3e-4, 0.2)
+            update.start_round(Controls(3e-4, 0.2, max_grad_norm=0.5))
             data = minibatch(parts)
             readings = torch.stack([update(*data) for _ in range(5)]).cpu()
             outcomes[device] = readings, parts.flat.vector.detach().cpu().clone()
@@ -127,7 +127,7 @@ def test_the_compiled_step_agrees_with_the_plain_one(graphs: str) -> None:
         parts = make("cuda", f"compile={compiled}", f"cuda_graphs={graphs}")
         try:
             update = parts.learner.update
-            update.start_round(3e-4, 0.2)
+            update.start_round(Controls(3e-4, 0.2, max_grad_norm=0.5))
             data = minibatch(parts)
             # Kept over all steps, as the learner keeps them until the end of the round.
             readings = torch.stack([update(*data) for _ in range(6)])

@@ -14,7 +14,7 @@ from rl_twoclocks.learner import Learner
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.safety import settle
 from rl_twoclocks.schedule import Schedule
-from rl_twoclocks.update import Update
+from rl_twoclocks.update import Controls, Update
 from tests.command_envs import ROUND, differing, newest, rows, run, tiny, walk
 
 ANNEAL = f"optim.anneal_frames={6 * ROUND}"
@@ -119,6 +119,22 @@ def test_a_crash_repeats_no_row_and_changes_no_number(
     assert not (parts / "error.txt").exists()
 
 
+# What parts hold; the rest of a checkpoint belongs to the sitting.
+STATE_KEYS = {
+    "format",
+    "config",
+    "parameters",
+    "parameter_names",
+    "update",
+    "normalizer",
+    "window",
+    "episodes",
+    "clocks",
+    "random",
+    "environments",
+}
+
+
 @pytest.mark.parametrize(
     "optimizer", ["optim=adam", pytest.param("optim=radam", marks=pytest.mark.slow)]
 )
@@ -131,7 +147,7 @@ def test_restoring_puts_back_everything_that_was_captured(tmp_path: Path, optimi
     state.restore(parts, saved)
     collector = parts.make_collector(config)
     state.restore_random(parts, saved)
-    extra = {key: saved[key] for key in ("best", "last_evaluation", "wall_seconds", "loggers")}
+    extra = {key: saved[key] for key in saved.keys() - STATE_KEYS}
     again = state.capture(parts, config, extra)
     collector.shutdown()
     parts.close()
@@ -153,9 +169,9 @@ def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seen: list[float] = []
     start = Update.start_round
 
-    def spy(self: Update, learning_rate: float, clip_epsilon: float) -> None:
-        seen.append(learning_rate)
-        start(self, learning_rate, clip_epsilon)
+    def spy(self: Update, controls: Controls) -> None:
+        seen.append(controls.learning_rate)
+        start(self, controls)
 
     monkeypatch.setattr(Update, "start_round", spy)
     return seen
@@ -184,7 +200,7 @@ def test_extending_a_run_without_anneal_frames_stretches_its_schedule(
 
 def test_the_schedule_is_full_at_first_and_never_zero_within_the_run() -> None:
     config = compose(tiny("x", "task=cartpole", rounds=4))
-    rates = [Schedule(config)(ROUND * k)[0] for k in range(1, 5)]
+    rates = [Schedule(config)(ROUND * k).learning_rate for k in range(1, 5)]
     assert rates == pytest.approx([3e-4, 2.25e-4, 1.5e-4, 0.75e-4])
 
 
@@ -210,6 +226,8 @@ def test_one_seed_gives_one_result_and_another_seed_another(tmp_path: Path, task
 WATCHERS = {
     "diagnostics off": ["diagnostics=off"],
     "diagnostics minimal": ["diagnostics=minimal"],
+    "diagnostics full": ["diagnostics=full"],
+    "other thresholds": ["diagnostics.thresholds=seed", "diagnostics.every=1"],
     "evaluation": ["eval=default", f"eval.every_frames={ROUND}"],
     "evaluation by samples": ["eval=default", "eval.deterministic=false"],
     "tensorboard": ["logger=tensorboard", "logger.display=none"],
@@ -240,6 +258,6 @@ def test_watching_changes_no_bit_of_training(tmp_path: Path, unwatched: Path, wa
 
 
 def test_interventions_off_is_plain_training_where_none_acts(tmp_path: Path) -> None:
-    one = trained(tmp_path / "on", "task=cartpole", "interventions=default")
+    one = trained(tmp_path / "on", "task=cartpole", "interventions=guard")
     other = trained(tmp_path / "off", "task=cartpole", "interventions=off", "diagnostics=off")
     assert torch.equal(one[1], other[1])

@@ -15,7 +15,7 @@ from rl_twoclocks.config import AgcConfig, AlgoConfig, InterventionsConfig, Mode
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.optim import FlatParameters, adaptive_clip
 from rl_twoclocks.optim.agc import unit_norm
-from rl_twoclocks.update import FIELDS, READINGS, Update
+from rl_twoclocks.update import FIELDS, READINGS, Controls, Update
 
 RATE, CLIP = 3e-3, 0.2
 
@@ -66,13 +66,27 @@ def make_update(
     algo: dict | None = None,
     **optim,
 ) -> Update:
-    return Update(
+    update = Update(
         FlatParameters(model),
         AlgoConfig(**(algo or {})),
         OptimConfig(name=name, **optim),
         InterventionsConfig(on_nonfinite=on_nonfinite),
         compile_step=compile_step,
     )
+    update.start_round(controls(update))
+    return update
+
+
+def controls(update: Update, **changes: float) -> Controls:
+    algo, bound = update.algo, update.optim.max_grad_norm
+    values = {
+        "learning_rate": RATE,
+        "clip_epsilon": CLIP,
+        "entropy_coeff": algo.entropy_coeff,
+        "max_grad_norm": math.inf if bound is None else bound,
+        "kl_limit": 1.5 * algo.target_kl if algo.target_kl else math.inf,
+    }
+    return Controls(**(values | changes))
 
 
 def step(update: Update, frames: dict[str, Tensor]) -> dict[str, float]:
@@ -124,7 +138,7 @@ def test_twenty_steps_equal_autograd_clipping_and_the_optimizer(name, cls, kwarg
     batches = [minibatch(model, seed, stale=0.1, off=0.1) for seed in range(20)]
     expected = run_by_hand(reference, cls(reference.parameters(), lr=RATE, **kwargs), batches)
     update = make_update(model, name, algo={"entropy_coeff": 0.01}, kwargs=kwargs)
-    update.start_round(RATE, CLIP)
+    update.start_round(controls(update))
     readings = [step(update, frames) for frames in batches]
     assert all(r["applied"] == 1 for r in readings)
     assert max(r["clip_fraction"] for r in readings) > 0
@@ -231,7 +245,7 @@ def test_a_new_round_lives_again_after_a_stop() -> None:
     bad["advantage"][0] = math.nan
     step(update, bad)
     assert not update.alive
-    update.start_round(RATE, CLIP)
+    update.start_round(controls(update))
     assert step(update, minibatch(model, 2))["applied"] == 1.0
 
 
@@ -239,7 +253,7 @@ def test_a_new_round_lives_again_after_a_stop() -> None:
 def test_no_step_follows_the_first_minibatch_over_the_kl_limit(name: str) -> None:
     model = network()
     update = make_update(model, name, algo={"target_kl": 1e-9})
-    update.start_round(RATE, CLIP)
+    update.start_round(controls(update))
     frames = minibatch(model, 0)
     assert step(update, frames)["applied"] == 1.0
     before = snapshot(update)
@@ -251,7 +265,7 @@ def test_no_step_follows_the_first_minibatch_over_the_kl_limit(name: str) -> Non
     assert later["kl"] < 1.5e-9
     assert later["applied"] == 0.0
     assert same(snapshot(update), before)
-    update.start_round(RATE, CLIP)
+    update.start_round(controls(update))
     assert step(update, within)["applied"] == 1.0
 
 
@@ -361,11 +375,11 @@ def test_the_compiled_step_equals_the_eager_one() -> None:
         update = make_update(
             model, compile_step=compiled, algo=algo, agc=AgcConfig(enabled=True, clipping=0.01)
         )
-        update.start_round(RATE, CLIP)
+        update.start_round(controls(update))
         batches = [minibatch(model, seed, stale=0.1) for seed in range(8)]
         batches[6]["advantage"][0] = math.nan
         rows.append([step(update, frames) for frames in batches])
-        update.start_round(RATE, CLIP)
+        update.start_round(controls(update))
         rows[-1].append(step(update, batches[0]))
         ends.append(snapshot(update))
     for one, two in zip(*ends, strict=True):

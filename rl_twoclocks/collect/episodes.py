@@ -18,6 +18,7 @@ class Episodes:
         self.lengths = np.zeros(num_envs, dtype=np.int64)
         self.finished: deque[tuple[float, int]] = deque(maxlen=recent)
         self.count = 0
+        self.newest: list[tuple[float, int]] = []
 
     def update(self, reward: Tensor, done: Tensor) -> list[tuple[float, int]]:
         """Add a rollout, raw rewards and ends [N, T]; return (return, length) of what finished."""
@@ -36,6 +37,7 @@ class Episodes:
         ordered = [(total, length) for _, total, length in sorted(finished)]
         self.finished.extend(ordered)
         self.count += len(ordered)
+        self.newest = ordered
         return ordered
 
     def discard_open(self) -> None:
@@ -44,8 +46,13 @@ class Episodes:
         self.lengths[:] = 0
 
     def readings(self) -> dict[str, float]:
-        """`rollout/*`: mean return and length of the newest finished episodes, and their count."""
+        """`rollout/*`: mean return and length of the newest finished episodes, and their count.
+
+        `rollout/return_round` is the mean of those that finished in the newest rollout, if any.
+        """
         result: dict[str, float] = {"rollout/episodes": self.count}
+        if self.newest:
+            result["rollout/return_round"] = float(np.mean([total for total, _ in self.newest]))
         if self.finished:
             returns, lengths = zip(*self.finished, strict=True)
             result["rollout/return_mean"] = float(np.mean(returns))

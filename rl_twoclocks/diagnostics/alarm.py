@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Severity = Literal["watch", "warn", "danger"]
+SEVERITIES: tuple[Severity, ...] = ("watch", "warn", "danger")
+
 
 @dataclass(frozen=True)
 class Alarm:
     """One alarm: what is wrong, how bad, on what evidence, and what to do."""
 
     name: str
-    severity: Literal["watch", "warn", "danger"]
+    severity: Severity
     values: dict[str, float]
     """The readings that raised it."""
     cause: str
@@ -23,3 +26,8 @@ class Alarm:
         """One line for a person."""
         values = ", ".join(f"{key} {value:.3g}" for key, value in self.values.items())
         return f"{self.severity.upper()} {self.name}: {self.cause} ({values}) {self.cure}"
+
+    @property
+    def rank(self) -> int:
+        """0 for watch, 1 for warn, 2 for danger."""
+        return SEVERITIES.index(self.severity)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_twoclocks.diagnostics.alarm import Alarm, Severity
+from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.distributions import Distribution, Params
 
 
@@ -38,3 +41,59 @@ def policy_shift(
     ).tolist()
     names = ("kl_behaviour", "kl_behaviour_reverse", "ess", "total_variation", "ratio_max")
     return {f"diag/{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def kl_alarm(history: History, limits: Limits) -> Alarm | None:
+    """A policy that left its data behind within a round."""
+    ratio = max(history.newest("clock/ratio_measured", 1.0), 1.0)
+    levels = (
+        (severity, level * ratio)
+        for severity, level in _kl_levels(limits)
+        if history.all_beyond("diag/kl_behaviour", level * ratio, 2)
+    )
+    worst: tuple[Severity, float] = next(levels, ("watch", 0.0))
+    severity, level = worst
+    if not level:
+        return None
+    values = {"nats": history.newest("diag/kl_behaviour"), "level": level}
+    values |= {"first pass beyond": first} if (first := history.newest("diag/kl_pass", 0)) else {}
+    return Alarm(
+        "policy_kl",
+        severity,
+        values,
+        "the policy moves too far from the data within one round;",
+        "lower optim.learning_rate or clocks.update_epochs, or set algo.target_kl.",
+    )
+
+
+def _kl_levels(limits: Limits) -> list[tuple[Severity, float]]:
+    return [("danger", limits.kl_danger), ("warn", limits.kl_warn), ("watch", limits.kl_watch)]
+
+
+def ess_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Importance weights that rest on few frames."""
+    level, severity = limits.ess_danger, "danger"
+    if not history.all_beyond("diag/ess", level, 2, below=True):
+        level, severity = limits.ess_warn, "warn"
+        if not history.all_beyond("diag/ess", level, 2, below=True):
+            return None
+    return Alarm(
+        "effective_sample_size",
+        "danger" if severity == "danger" else "warn",
+        {"share": history.newest("diag/ess"), "level": level},
+        "few frames carry most of the weight: the data is too old for this policy;",
+        "lower the clock ratio, or the step size.",
+    )
+
+
+def clip_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Much of the window outside the trust region."""
+    if not history.all_beyond("train/clip_fraction", limits.clip_fraction, 2):
+        return None
+    return Alarm(
+        "clip_fraction",
+        "warn",
+        {"share": history.newest("train/clip_fraction")},
+        "most frames stand at the edge of the trust region: further passes fit noise;",
+        "lower clocks.update_epochs or optim.learning_rate.",
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from rl_twoclocks.diagnostics.alarm import Alarm
+from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.limits import Limits
 
 
 def explained_variance(value: Tensor, target: Tensor) -> float:
@@ -14,3 +19,25 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
     variance = target.var(correction=0)
     residual = (target - value).var(correction=0)
     return float(torch.where(variance > 0, 1 - residual / variance.clamp(min=1e-20), 0.0))
+
+
+def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
+    """The critic's loss in the first pass jumps from one round to the next and stays up."""
+    series = history.series("diag/critic_loss_first_pass")
+    if "diag/critic_loss_first_pass" not in history or series.size < 12:
+        return None
+    before = float(np.median(series[-12:-2]))
+    jump = float(series[-2:].min()) / max(before, 1e-12) - 1
+    steps = np.abs(np.diff(series[:-2])) / np.maximum(series[:-3], 1e-12)
+    usual = limits.critic_jump_noise * float(np.median(steps))
+    narrow = history.newest("diag/entropy_share", 1.0) < limits.entropy_floor
+    level = max(limits.critic_jump_narrow if narrow else limits.critic_jump, usual)
+    if jump <= level:
+        return None
+    return Alarm(
+        "critic_jump",
+        "warn",
+        {"jump": jump, "level": level},
+        "the critic's loss jumped: the targets changed under it (rewards, normaliser or states);",
+        "look for what changed in the environment; refresh advantages in every pass.",
+    )

@@ -39,6 +39,7 @@ class BatchedEnv(EnvBase):
         self._restored: np.ndarray | None = None
         self._current: torch.Tensor | None = None
         self.decisions = 0
+        self._noise: tuple[np.ndarray, np.random.Generator] | None = None
         n = backend.num_envs
         super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
         # EnvBase opens at its own reset, which is overridden here.
@@ -90,7 +91,7 @@ class BatchedEnv(EnvBase):
             return obs
         seeds, self._seeds = self._seeds, None
         obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
-        obs = _single(obs)
+        obs = self._noisy(_single(obs))
         self._require_finite(obs, "observation")
         return obs
 
@@ -114,7 +115,7 @@ class BatchedEnv(EnvBase):
             action = action + self._act_start
         obs, reward, terminated, truncated = self.backend.step(action)
         # Checked as they will be used: a double beyond single precision is infinite there.
-        obs, reward = _single(obs), _single(reward.reshape(-1, 1))
+        obs, reward = self._noisy(_single(obs)), _single(reward.reshape(-1, 1))
         self.decisions += 1
         self._require_finite(obs, "observation")
         self._require_finite(reward, "reward")
@@ -164,6 +165,28 @@ class BatchedEnv(EnvBase):
     def reseed(self, seeds: list[int]) -> None:
         """Give the seeds that the next full reset uses."""
         self._seeds = list(seeds)
+
+    def set_noise(self, noise: tuple[torch.Tensor, int] | None) -> None:
+        """Add Gaussian noise to all observations from now on: deviations [...] and a seed; or none.
+
+        What is acted on, learnt from and bootstrapped stays one and the same observation.
+        """
+        if noise is None:
+            self._noise = None
+        else:
+            deviation, seed = noise
+            self._noise = deviation.cpu().numpy(), np.random.default_rng(seed)
+
+    def _noisy(self, obs: np.ndarray) -> np.ndarray:
+        if self._noise is None:
+            return obs
+        deviation, stream = self._noise
+        return obs + deviation * stream.standard_normal(obs.shape, dtype=np.float32)
+
+    def hold(self) -> None:
+        """Let the next full reset go on from where the environments are."""
+        if self._current is not None:
+            self._restored = self._current.numpy().copy()
 
     def snapshot(self) -> dict[str, Any] | None:
         """Capture every simulator and the observation to act on next; None where one cannot be."""

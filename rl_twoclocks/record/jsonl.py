@@ -29,9 +29,7 @@ class JsonlLogger:
             ValueError: If a line other than the last is not JSON.
         """
         path = run.directory / "metrics.jsonl"
-        # A killed run leaves rows that its checkpoint does not know: they are trained again.
-        kept = [line for line, row in _lines(path) if run.frames and row["frames"] <= run.frames]
-        _replace(path, "".join(f"{line}\n" for line in kept))
+        keep_rows(path, run.frames)
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, metrics: Mapping[str, float], frames: int) -> None:
@@ -50,6 +48,15 @@ class JsonlLogger:
     def close(self, exit_code: int = 0) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
+
+
+def keep_rows(path: Path, frames: int) -> None:
+    """Keep the rows of a file up to `frames`; none for a new run (0).
+
+    A killed run leaves rows that its checkpoint does not know: they are trained again.
+    """
+    kept = [line for line, row in _lines(path) if frames and row["frames"] <= frames]
+    _replace(path, "".join(f"{line}\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

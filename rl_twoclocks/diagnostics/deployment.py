@@ -1,0 +1,34 @@
+"""Training against deployment: the curve is perfect, the deployment fails."""
+
+from __future__ import annotations
+
+from rl_twoclocks.diagnostics.alarm import Alarm
+from rl_twoclocks.diagnostics.cliff import normalised_score
+from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.limits import Limits
+
+
+def deployment_score(training: float, changed: float, random: float) -> float:
+    """Score under changed conditions, where a random policy's return is 0 and training's is 1."""
+    return normalised_score(changed, random, training)
+
+
+def deployment_alarm(history: History, limits: Limits) -> Alarm | None:
+    """The return under changed conditions lies far below the one in training."""
+    if "eval/changed_return_mean" not in history or "eval/return_mean" not in history:
+        return None
+    first = history.series("rollout/return_round")
+    training, changed = (history.newest(f"eval/{k}return_mean") for k in ("", "changed_"))
+    # Before anything is learnt there is no score to lose.
+    if not first.size or history.highest("eval/return_mean") <= first[0]:
+        return None
+    score = deployment_score(training, changed, float(first[0]))
+    if training <= first[0] or score >= limits.gap:
+        return None
+    return Alarm(
+        "deployment_gap",
+        "warn",
+        {"score": score, "training": training, "changed": changed},
+        "the policy fits the training conditions only (false convergence);",
+        "vary the conditions in training, and reseed the environments.",
+    )

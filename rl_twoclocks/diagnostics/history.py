@@ -1,0 +1,98 @@
+"""What a run's readings were so far: the memory that alarms compare with."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+KEEP = 512
+"""Newest values kept of every reading."""
+
+
+class History:
+    """The newest values of every reading, by name, each with the round that it was taken in."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.round = 0
+        self._values: dict[str, deque[tuple[int, float]]] = {}
+        self._best: dict[str, float] = {}
+
+    def add(self, readings: Mapping[str, float]) -> None:
+        """Take the readings of the present round; a name that is missing was not measured."""
+        for name, value in readings.items():
+            if np.isfinite(value):
+                self._values.setdefault(name, deque(maxlen=KEEP)).append((self.round, float(value)))
+                self._best[name] = max(self._best.get(name, float(value)), float(value))
+
+    def next_round(self) -> None:
+        """Begin the next round."""
+        self.round += 1
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the reading was measured in the present round."""
+        values = self._values.get(name)
+        return bool(values) and values[-1][0] == self.round  # type: ignore[index]
+
+    def series(self, name: str) -> np.ndarray:
+        """All kept values, oldest first, [k]."""
+        return np.array([value for _, value in self._values.get(name, ())])
+
+    def rounds(self, name: str) -> np.ndarray:
+        """The rounds of the kept values, oldest first, [k]."""
+        return np.array([number for number, _ in self._values.get(name, ())])
+
+    def newest(self, name: str, default: float = float("nan")) -> float:
+        """The newest value."""
+        values = self._values.get(name)
+        return values[-1][1] if values else default
+
+    def highest(self, name: str) -> float:
+        """The largest value of the whole run; nan if there is none."""
+        return self._best.get(name, float("nan"))
+
+    def all_beyond(self, name: str, level: float, rounds: int, below: bool = False) -> bool:
+        """Whether the newest `rounds` values lie above (or below) a level, and one is of this round."""
+        values = self._values.get(name, ())
+        if len(values) < rounds or name not in self:
+            return False
+        newest = (values[-1 - i][1] for i in range(rounds))
+        return all(x < level for x in newest) if below else all(x > level for x in newest)
+
+    def usual(self, name: str, leave_out: int = 0) -> float:
+        """Median of the kept values without the newest `leave_out`; nan if none are left."""
+        x = self.series(name)
+        x = x[: len(x) - leave_out]
+        return float(np.median(x)) if x.size else float("nan")
+
+    def forget(self, keep_first: tuple[str, ...] = ()) -> None:
+        """Start anew after a rescue: what was usual before says nothing about slower clocks.
+
+        Of the names in `keep_first` the first value stays, as the zero to measure gains from.
+        """
+        kept = {name: self._values[name][0] for name in keep_first if self._values.get(name)}
+        self._values.clear()
+        for name, value in kept.items():
+            self._values[name] = deque([value], maxlen=KEEP)
+
+    def state_dict(self) -> dict:
+        """All values, plain."""
+        return {
+            "round": self.round,
+            "values": {
+                k: torch.tensor(list(v), dtype=torch.float64) for k, v in self._values.items()
+            },
+            "best": dict(self._best),
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore."""
+        self.round = state["round"]
+        self._best = dict(state["best"])
+        self._values = {
+            name: deque(((int(r), v) for r, v in pairs.tolist()), maxlen=KEEP)
+            for name, pairs in state["values"].items()
+        }

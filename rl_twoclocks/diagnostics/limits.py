@@ -1,0 +1,117 @@
+"""The levels of all alarms, in two named sets.
+
+`seed` holds the write-ups' own numbers, on their estimators. `calibrated` was tuned on runs of
+Pendulum and Walker2d and scored on HalfCheetah, Hopper and CartPole (docs/signs.md).
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields, replace
+
+from rl_twoclocks.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One level per sign; a sign is bad beyond it."""
+
+    first_ratio_mean: float = 1e-5
+    """|log ratio| on the newest rollout before the first step, mean."""
+    first_ratio_max: float = 1e-4
+    """The same, maximum."""
+    lag_watch: float = 1.0
+    """Versions by which the newest data is older than the learner."""
+    lag_danger: float = 8.0
+    """The same, danger (asynchronous PPO holds 4 to 8 with a decoupled objective)."""
+    ratio_watch: float = 10.0
+    """Measured clock ratio."""
+    ratio_danger: float = 50.0
+    """Measured clock ratio at which failure is expected."""
+    entropy_low: float = 2.5
+    """Bits of A's estimator (`seed`), or bits below the run's own start (`calibrated`)."""
+    entropy_danger: float = 2.0
+    """The same, danger."""
+    entropy_floor: float = 0.25
+    """Share of the most bits that so many frames can have, below which any run is too narrow."""
+    entropy_relative: float = 1.0
+    """1: `entropy_low` and `entropy_danger` count from the run's own start; 0: they are absolute."""
+    duplicates: float = 0.5
+    """Share of frames that are exact copies, where states are continuous."""
+    drift: float = 3.0
+    """KL between consecutive rollouts' states, nats."""
+    kl_watch: float = 0.1
+    """KL(behaviour || current) over the window after a round, nats, per version of clock ratio."""
+    kl_warn: float = 0.3
+    """The same, warn."""
+    kl_danger: float = 1.0
+    """The same, danger."""
+    ess_warn: float = 0.5
+    """Effective sample size over n after a round."""
+    ess_danger: float = 0.3
+    """The same, danger."""
+    clip_fraction: float = 0.4
+    """Share of frames outside the trust region, mean over a round."""
+    gradient_norm: float = 5.0
+    """Gradient norm of a layer (healthy below 3)."""
+    gradient_relative: float = 1.0
+    """... and this many times the run's own median."""
+    participation: float = 1.5
+    """Participation ratio of minibatch gradients."""
+    score_residual: float = 30.0
+    """Mean score over its sampling noise."""
+    baseline_leak: float = 0.5
+    """Share of the gradient's variance that is leak."""
+    periodicity: float = 0.5
+    """Share of the detrended critic loss's power at one period."""
+    critic_jump: float = 0.2
+    """Relative jump of the critic loss of the first pass, alone."""
+    critic_jump_narrow: float = 0.15
+    """The same while the rollout entropy is low."""
+    critic_jump_noise: float = 0.0
+    """... and this many times the usual jump of the run."""
+    staircase: float = 5.0
+    """Windows for which the reward variance stays above its alert line."""
+    staircase_rise: float = 3.0
+    """Level of the variance of scaled returns (`seed`), or times the run's own median."""
+    cliff_rounds: float = 5.0
+    """Rounds in a row with a score below half of its best."""
+    dead_units: float = 0.25
+    """Share of hidden units that do not vary."""
+    rank_fall: float = 0.5
+    """Feature rank over its own highest."""
+    blind: float = 0.05
+    """Variance of the policy over states, relative to its own highest."""
+    memory: float = 0.5
+    """Growth of memory in MB per round."""
+    idle: float = 30.0
+    """Utilisation of the device in percent below which it idles."""
+    gap: float = 0.5
+    """Score under changed conditions over the score in training."""
+
+
+CALIBRATED = Limits(
+    entropy_low=3.0,
+    entropy_danger=5.0,
+    gradient_relative=4.0,
+    critic_jump=1.0,
+    critic_jump_narrow=0.5,
+    critic_jump_noise=5.0,
+    staircase=8.0,
+)
+SEED = Limits(entropy_relative=0.0, entropy_floor=0.0)
+LIMITS = {"calibrated": CALIBRATED, "seed": SEED}
+
+
+def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
+    """One of the two sets, with single levels replaced.
+
+    Raises:
+        ConfigError: no level has that name; names the nearest.
+    """
+    names = [field.name for field in fields(Limits)]
+    for key in overrides:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
+            raise ConfigError(f"diagnostics.limits.{key} is no level: did you mean {near[0]}?")
+    return replace(LIMITS[thresholds], **overrides)

@@ -1,0 +1,103 @@
+"""Plasticity: can the networks still tell states apart, and still learn?
+
+Definitions of Moalla et al. 2024. A collapsed policy can show a high entropy and act alike in every
+state: entropy alone is no detector.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rl_twoclocks.diagnostics.alarm import Alarm
+from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.limits import Limits
+from rl_twoclocks.distributions import Categorical, Distribution, Params
+
+
+@torch.no_grad()
+def hidden_features(network: nn.Sequential, inputs: Tensor) -> list[Tensor]:
+    """Outputs [n, units] of every nonlinearity of a sequential network on inputs [n, d]."""
+    features, x = [], inputs
+    for layer in network:
+        x = layer(x)
+        if not isinstance(layer, (nn.Linear, nn.Conv2d, nn.Flatten)) and x.ndim == 2:
+            features.append(x)
+    return features
+
+
+def dead_fraction(features: list[Tensor], tolerance: float = 1e-3) -> float:
+    """Share of the units whose output does not vary over the batch: deviation below `tolerance`.
+
+    Covers silent ReLUs and saturated tanhs alike; in [0, 1], 0 without hidden layers.
+    """
+    units = sum(f.shape[1] for f in features)
+    if not units:
+        return 0.0
+    dead = sum((f.std(0, correction=0) < tolerance).sum() for f in features)
+    return float(dead) / units
+
+
+def feature_rank(features: Tensor, keep: float = 0.99) -> int:
+    """Directions that hold `keep` of the variance of the penultimate features [n, units].
+
+    0 for constant features.
+    """
+    centred = (features - features.mean(0)).double()
+    values = torch.linalg.eigvalsh(centred.T @ centred).flip(0).clamp(min=0)
+    total = values.sum()
+    if float(total) <= 1e-12 * features.shape[0]:
+        return 0
+    return int((values.cumsum(0) < keep * total).sum()) + 1
+
+
+def policy_variance(distribution: Distribution, params: Params) -> float:
+    """How differently the policy acts in different states; 0 for a policy blind to them.
+
+    Gaussian: mean over dimensions of Var_s(loc) / scale^2. Categorical: sum over choices of Var_s(p).
+    """
+    if distribution is Categorical:
+        return float(params[0].softmax(-1).var(0, correction=0).sum())
+    loc, scale = params
+    return float((loc.var(0, correction=0) / scale.square().mean(0)).mean())
+
+
+def dead_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Hidden units that no longer vary."""
+    if not history.all_beyond("diag/dead_units", limits.dead_units, 2):
+        return None
+    return Alarm(
+        "dead_units",
+        "warn",
+        {"share": history.newest("diag/dead_units")},
+        "hidden units have saturated or died: the networks lose what they could still learn;",
+        "lower the learning rate, or train fewer passes.",
+    )
+
+
+def rank_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Features that have lost directions."""
+    best = history.highest("diag/feature_rank")
+    if not history.all_beyond("diag/feature_rank", limits.rank_fall * best, 2, below=True):
+        return None
+    return Alarm(
+        "feature_rank",
+        "watch",
+        {"rank": history.newest("diag/feature_rank"), "highest": best},
+        "the actor's features have lost half of their directions;",
+        "lower the learning rate, or train fewer passes.",
+    )
+
+
+def blind_alarm(history: History, limits: Limits) -> Alarm | None:
+    """A policy that acts alike in every state."""
+    best = history.highest("diag/policy_variance")
+    if not history.all_beyond("diag/policy_variance", limits.blind * best, 2, below=True):
+        return None
+    return Alarm(
+        "state_blind",
+        "danger",
+        {"variance over states": history.newest("diag/policy_variance"), "highest": best},
+        "the policy acts alike in every state;",
+        "go back to a checkpoint from before, with a lower learning rate.",
+    )

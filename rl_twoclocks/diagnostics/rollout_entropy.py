@@ -1,0 +1,259 @@
+"""Rollout entropy: over how many different places the newest frames are spread, in bits.
+
+Two estimators (docs/signs.md). `entropy_by_own_range` is the write-up's: projection and range are
+fitted to the very frames that it measures, so it sees a pile-up but not a contraction. `Grid` is
+fitted once, early in a run: cells keep their size, so a contraction leaves fewer of them occupied,
+and frames beyond the first range still find cells of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_twoclocks.diagnostics.alarm import Alarm, Severity
+from rl_twoclocks.diagnostics.cliff import score_now
+from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.limits import Limits
+
+MOST = 64
+"""Observations of more dimensions (images) are first projected to this many, at random but fixed."""
+REACH = 3
+"""A grid covers the first range this many times in each direction; beyond, frames share its edge."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A fixed map from states to cells: two principal axes, and cells of a fixed size."""
+
+    scale: Tensor
+    """[obs], multiplies raw observations: the normaliser's of the time of the fit."""
+    shift: Tensor
+    """[d], subtracted from a state, d = min(obs, MOST)."""
+    axes: Tensor
+    """[d, 2], orthonormal columns."""
+    low: Tensor
+    """[2], lower corner of the first range."""
+    width: Tensor
+    """[2], size of a cell; 0 where the first states did not vary at all."""
+    bins: int
+    """Cells per axis over the first range."""
+
+    @property
+    def side(self) -> int:
+        """Cells per axis in all."""
+        return self.bins * REACH
+
+    def cells(self, observation: Tensor) -> Tensor:
+        """Cell numbers [n] (int64, row-major) of raw observations [n, ...]."""
+        states = reduce(flat_states(observation) * self.scale)
+        # What is not finite shares a corner: it must not become a random index.
+        place = ((states - self.shift) @ self.axes).nan_to_num(0.0, 1e6, -1e6)
+        step = torch.where(self.width > 0, self.width, torch.ones_like(self.width))
+        before = self.bins * (REACH - 1) // 2
+        index = ((place - self.low) / step).floor().clamp(-1e6, 1e6).long() + before
+        index = index.clamp(0, self.side - 1)
+        return index[:, 0] * self.side + index[:, 1]
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """All fields, for a checkpoint."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_state(cls, state: dict) -> Grid:
+        """Restore what `state_dict` gave."""
+        return cls(**state)
+
+
+def flat_states(observation: Tensor) -> Tensor:
+    """States [n, d] in float32 from observations [n, ...] of any kind.
+
+    Raises:
+        ValueError: there is no frame.
+    """
+    if observation.shape[0] == 0:
+        raise ValueError("no frames: the entropy of an empty rollout is not defined")
+    return observation.reshape(observation.shape[0], -1).float()
+
+
+def reduce(states: Tensor) -> Tensor:
+    """States [n, d] in at most `MOST` dimensions, by a fixed Gaussian projection."""
+    d = states.shape[1]
+    if d <= MOST:
+        return states
+    projection = torch.randn(d, MOST, generator=torch.Generator().manual_seed(0))
+    return states @ (projection / MOST**0.5).to(states)
+
+
+def principal_axes(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [d] and the two directions of largest variance [d, 2] of states [n, d].
+
+    States of rank below two, constant ones included, give axes that are valid but arbitrary. States
+    of one dimension get an empty second axis.
+    """
+    mean = states.mean(0)
+    centred = states - mean
+    # float64: eigh of a badly scaled covariance in single precision may not converge.
+    covariance = (centred.T @ centred).double() / max(states.shape[0], 1)
+    axes = torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1).to(states.dtype)
+    if axes.shape[1] < 2:
+        axes = torch.cat([axes, torch.zeros_like(axes)], dim=1)
+    return mean, axes
+
+
+def bins_for(frames: int) -> int:
+    """Cells per axis for a rollout of `frames`: about one cell per frame, between 8 and 50.
+
+    With many more cells than frames every frame has a cell of its own, and the entropy says nothing
+    but log2(frames).
+    """
+    return max(8, min(50, round(math.sqrt(frames))))
+
+
+def fit_grid(observation: Tensor, scale: Tensor | None = None, bins: int | None = None) -> Grid:
+    """Fit projection and cells to the first frames of a run.
+
+    The range runs between the 1 % and 99 % quantiles, so that no outlier can widen the cells. Frames
+    that are not finite are left out; with none left, everything shares one cell.
+
+    Args:
+        observation: raw observations [n, ...].
+        scale: [obs], to bring dimensions to one size; None: they have it.
+        bins: cells per axis over the range; None: fit for n.
+    """
+    states = flat_states(observation)
+    scale = torch.ones_like(states[0]) if scale is None else scale.flatten().to(states)
+    states = _finite(reduce(states * scale))
+    if states.shape[0] == 0:
+        d = min(scale.numel(), MOST)
+        zeros = torch.zeros(2).to(scale)
+        return Grid(scale, scale.new_zeros(d), scale.new_zeros(d, 2), zeros, zeros, bins or 8)
+    shift, axes = principal_axes(states)
+    place = (states - shift) @ axes
+    quantiles = torch.tensor([0.01, 0.99], dtype=place.dtype, device=place.device)
+    low, high = torch.quantile(place[: 1 << 16], quantiles, dim=0)
+    bins = bins or bins_for(states.shape[0])
+    return Grid(scale, shift, axes, low, (high - low) / bins, bins)
+
+
+def entropy_in_cells(cells: Tensor, total_cells: int) -> tuple[float, Tensor]:
+    """Shannon entropy in bits of the cell numbers [n], and the counts [total_cells]."""
+    counts = torch.bincount(cells, minlength=total_cells)
+    return entropy_of_counts(counts), counts
+
+
+def entropy_of_counts(counts: Tensor) -> float:
+    """Shannon entropy in bits, in [0, log2 of the occupied cells]; 0 if nothing was counted."""
+    occupied = counts[counts > 0].double()
+    if occupied.numel() == 0:
+        return 0.0
+    p = occupied / occupied.sum()
+    # abs: a single cell would give -0.
+    return abs(float(-(p * p.log2()).sum()))
+
+
+def coarse_map(counts: Tensor, side: int) -> Tensor:
+    """The histogram [side / REACH, side / REACH] with REACH x REACH cells merged, for a picture."""
+    n = side // REACH
+    return counts.view(n, REACH, n, REACH).sum((1, 3))
+
+
+def entropy_by_own_range(observation: Tensor, bins: int = 50) -> tuple[float, Tensor]:
+    """The write-up's estimator: entropy in bits and counts [bins, bins] of frames [n, ...].
+
+    Two principal components, `bins` x `bins` cells over their own range. A healthy rollout of 1,000 to
+    2,048 frames scores 8 to 10 bits, a constant one 0. Frames that are not finite are left out.
+    """
+    states = _finite(reduce(flat_states(observation)))
+    if states.shape[0] == 0:
+        return 0.0, torch.zeros(bins, bins, dtype=torch.int64)
+    shift, axes = principal_axes(states)
+    place = (states - shift) @ axes
+    low, high = place.amin(0), place.amax(0)
+    # Below rounding there is no range: a constant rollout must not be blown up to one.
+    noise = 1e-6 * states.abs().amax().clamp(min=1e-12)
+    spread = torch.where(high - low > noise, high - low, torch.inf)
+    index = ((place - low) / spread * bins).long().clamp(0, bins - 1)
+    entropy, counts = entropy_in_cells(index[:, 0] * bins + index[:, 1], bins * bins)
+    return entropy, counts.view(bins, bins)
+
+
+def with_actions(observation: Tensor, action: Tensor, choices: int | None = None) -> Tensor:
+    """Joint features [n, d + a]: observations [n, ...] and actions [n, a], or choices [n] one-hot."""
+    states = flat_states(observation)
+    if choices is not None:
+        action = torch.nn.functional.one_hot(action.long().view(-1), choices)
+    return torch.cat([states, action.reshape(states.shape[0], -1).to(states)], dim=1)
+
+
+def duplicate_fraction(observation: Tensor) -> float:
+    """Share of the frames [n, ...] that are exact copies of another one, in [0, 1).
+
+    0 for a continuous environment whose episodes differ; 1 - 1/k where k of them run in parallel on
+    one seed. Meaningless where few states exist (grids, boards): compare with the run's own start.
+    """
+    states = flat_states(observation)
+    # Exact equality by one random projection: a sort of scalars instead of rows.
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(states.shape[1], generator=generator, dtype=torch.float64)
+    key = states.double() @ direction.to(states.device)
+    return 1.0 - torch.unique(key).numel() / states.shape[0]
+
+
+def _finite(states: Tensor) -> Tensor:
+    return states[torch.isfinite(states).all(1)]
+
+
+def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Few different states: below the absolute floor, below the run's own start, or three falls."""
+    if "diag/rollout_entropy" not in history:
+        return None
+    own = history.newest("diag/rollout_entropy_own_range")
+    severity: Severity
+    values = {"bits": history.newest("diag/rollout_entropy"), "bits, own range": own}
+    if history.all_beyond("diag/entropy_share", limits.entropy_floor, 3, below=True):
+        return _diversity("danger", values, "the rollouts visit almost one place only")
+    if not limits.entropy_relative:
+        series = history.series("diag/rollout_entropy_own_range")
+        if own < limits.entropy_danger or own < limits.entropy_low:
+            severity = "danger" if own < limits.entropy_danger else "warn"
+            return _diversity(severity, values, "the rollouts visit few places")
+        falls = -np.diff(series[-4:])
+        if own < 2.8 and falls.size == 3 and (falls > 0.15).all():
+            return _diversity("watch", values, "rollout entropy fell three times in a row")
+        return None
+    series = history.series("diag/rollout_entropy")
+    start = float(np.median(series[:5]))
+    fall = start - float(np.median(series[-3:]))
+    if series.size < 8 or fall < limits.entropy_low:
+        return None
+    values |= {"bits at the start": start}
+    if score_now(history) > 0.8:
+        # Narrow because it has learnt to hold still or run straight: that is success.
+        return None
+    severity = "danger" if fall > limits.entropy_danger else "warn"
+    return _diversity(
+        severity, values, "the states have contracted to a small part of the first ones"
+    )
+
+
+def _diversity(severity: Severity, values: dict[str, float], cause: str) -> Alarm:
+    cure = "reseed the environments and learn from less of the window (trim)."
+    return Alarm("diversity", severity, values, cause + ";", cure)
+
+
+def duplicates_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Exact copies of states in a task whose states are continuous."""
+    if not history.all_beyond("diag/duplicates", limits.duplicates, 2):
+        return None
+    return Alarm(
+        "duplicates",
+        "danger",
+        {"share of copies": history.newest("diag/duplicates")},
+        "the environments run the same episode: they share a seed or a state;",
+        "reseed each environment from a stream of its own.",
+    )

@@ -1,0 +1,68 @@
+"""What a cure sees, and what all cures have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rl_twoclocks.config import Config
+from rl_twoclocks.diagnostics import Alarm, History
+from rl_twoclocks.interventions.orders import Change, Orders
+
+
+@dataclass(frozen=True)
+class View:
+    """The state of a run, as a cure may read it."""
+
+    config: Config
+    round: int
+    alarms: Mapping[str, Alarm]
+    """Alarms whose rule held in this round or the one before, by name."""
+    history: History
+    cells: Tensor | None
+    """Histogram cell of every frame of the window, [N * T]; None without a grid."""
+    ages: Tensor
+    """Age of every frame of the window in rollout columns, [N * T]; 0 is the newest."""
+    orders: Orders
+    """The orders so far: the schedule's, and what cures before this one changed."""
+
+    def any_of(self, *names: str, at_least: str = "watch") -> list[str]:
+        """Which of these alarms are on, with at least that severity."""
+        rank = ("watch", "warn", "danger").index(at_least)
+        return [name for name in names if name in self.alarms and self.alarms[name].rank >= rank]
+
+
+class Cure(Protocol):
+    """One cure; its state is plain values."""
+
+    name: str
+
+    def propose(self, view: View) -> Change | None:
+        """Say what to change in this round, if anything."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        ...
+
+
+class Remembering:
+    """A cure whose memory is its plain attributes named in `memory`."""
+
+    memory: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+        return {name: getattr(self, name) for name in self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        for name in self.memory:
+            setattr(self, name, state[name])

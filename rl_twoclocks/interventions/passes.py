@@ -1,0 +1,36 @@
+"""Fewer passes while further passes fit noise; back up, one at a time, when it is quiet."""
+
+from __future__ import annotations
+
+from rl_twoclocks.config import PassesConfig
+from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.orders import Change
+
+
+class Passes(Remembering):
+    """Halves the passes on an alarm, and gives one back per `rest` quiet rounds."""
+
+    name = "passes"
+    memory = ("last", "passes")
+
+    def __init__(self, config: PassesConfig) -> None:
+        """Take the settings."""
+        self.config = config
+        self.last, self.passes = -config.rest, 0
+
+    def propose(self, view: View) -> Change | None:
+        """Set this round's passes."""
+        wanted = view.orders.passes
+        now = self.passes or wanted
+        why = view.any_of("clip_fraction", "policy_kl", "dead_units", at_least="warn")
+        quiet = view.round - self.last
+        if why and now > 1 and quiet >= self.config.rest:
+            self.last, self.passes = view.round, max(1, now // 2)
+        elif not why and self.passes and quiet >= 3 * self.config.rest:
+            # Giving back waits longer than taking away: otherwise it would swing.
+            self.last, self.passes = view.round, now + 1
+        if not self.passes or self.passes >= wanted:
+            self.passes = 0
+            return None
+        what = f"{self.passes} passes instead of {wanted}"
+        return Change(self.name, ", ".join(why) or "earlier order", what, {"passes": self.passes})

@@ -1,0 +1,98 @@
+"""Rescue: on a reward cliff go back to before it, and carry on slower.
+
+The clocks of a rescued run stay monotone: versions and frames are never counted back. The window is
+emptied and random streams fork, so that the same fall is not simply played again. U and B shrink (the
+write-up: 2000 -> 500) and so does the step, at every rescue once more: a cause that returns meets a
+slower learner each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from rl_twoclocks.config import Config, RescueConfig
+from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.orders import Change
+from rl_twoclocks.safety import SAFE_TABLE
+
+
+class Rescue(Remembering):
+    """Orders a rescue on a reward cliff, and holds its clocks and step size afterwards."""
+
+    name = "rescue"
+    memory = ("count", "last")
+
+    def __init__(self, config: RescueConfig) -> None:
+        """Take the settings."""
+        self.config = config
+        self.count, self.last = 0, -1
+
+    def propose(self, view: View) -> Change | None:
+        """Go back, or hold what the last rescue set."""
+        why = view.any_of("reward_cliff", "collapse", at_least="danger")
+        rescue = bool(why) and self.count < self.config.most
+        if rescue:
+            self.count += 1
+            self.last = view.round
+        if not self.count:
+            return None
+        batch, frequency = shrunk(view.config, self.config.shrink**self.count)
+        scale = self.config.step**self.count
+        fields: dict[str, Any] = {
+            "rescue": rescue,
+            "batch_size": batch,
+            "update_frequency": frequency,
+            "controls": {"learning_rate": view.orders.controls.learning_rate * scale},
+        }
+        what = (
+            f"rescue {self.count} of {self.config.most}: B {batch:,} / U {frequency:,}, "
+            f"learning rate x {scale:.3g}"
+        )
+        return Change(self.name, ", ".join(why) or "earlier order", what, fields)
+
+
+def shrunk(config: Config, factor: float) -> tuple[int, int]:
+    """B and U after shrinking: at least the family's smallest U, and a ratio that does not rise."""
+    n, c = config.num_envs, config.clocks
+    row = SAFE_TABLE.get(config.task.family)
+    floor = max(row.update_frequency[0] if row else c.minibatch_size, c.minibatch_size)
+    floor = min(-(-floor // n) * n, c.update_frequency)
+    frequency = max(int(c.update_frequency * factor) // n * n, floor)
+    ratio = c.batch_size / c.update_frequency
+    # A ratio above the family's cap is part of the cause.
+    if row:
+        ratio = min(ratio, row.ratio_cap)
+    batch = max(int(ratio * frequency) // n * n, frequency)
+    smallest = -(-c.minibatch_size // n) * n
+    return max(batch, smallest), frequency
+
+
+class Snapshots:
+    """States of the newest rounds to go back to, in memory and in every checkpoint."""
+
+    def __init__(self, every: int, before: int) -> None:
+        """Keep one per `every` rounds, enough to look `before` rounds behind a long cliff."""
+        self.every = every
+        self.kept: deque[dict[str, Any]] = deque(maxlen=max(4, 8 * before // every))
+
+    def offer(self, state: dict[str, Any], version: int, score: float) -> None:
+        """Keep the state of a round if it is due; `score` is the smoothed return then."""
+        if version % self.every == 0:
+            self.kept.append({"version": version, "score": score, "state": state})
+
+    def due(self, version: int) -> bool:
+        """Whether the state of this round should be offered."""
+        return version % self.every == 0
+
+    def before(self, version: int) -> dict[str, Any] | None:
+        """The best state from version `version` or before, else the oldest; None without any."""
+        old = [s for s in self.kept if s["version"] <= version]
+        if not old:
+            return self.kept[0] if self.kept else None
+        return max(old[-4:], key=lambda s: (s["score"], s["version"]))
+
+    def cut(self, version: int) -> None:
+        """Forget states after a version: they lead to the cliff."""
+        while self.kept and self.kept[-1]["version"] > version:
+            self.kept.pop()

@@ -1,0 +1,33 @@
+"""Reseed: new episodes from a seeded stream, with a little noise on what is observed.
+
+Seeds follow from the run's seed and the rollout's number, never from the wall clock: a run stays
+reproducible. Source: the two-clocks write-up, stage one.
+"""
+
+from __future__ import annotations
+
+from rl_twoclocks.config import ReseedConfig
+from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.orders import Change
+
+
+class Reseed(Remembering):
+    """Reseeds when the data has lost its variety, and then rests."""
+
+    name = "reseed"
+    memory = ("last",)
+
+    def __init__(self, config: ReseedConfig) -> None:
+        """Take the settings."""
+        self.config = config
+        self.last = -config.rest
+
+    def propose(self, view: View) -> Change | None:
+        """Begin new episodes before the next rollout."""
+        why = view.any_of("diversity", "duplicates", "reward_staircase", at_least="warn")
+        if not why or view.round - self.last < self.config.rest:
+            return None
+        self.last = view.round
+        what = f"new episodes in all environments, observation noise {self.config.noise:g}"
+        fields = {"reseed": True, "noise": self.config.noise}
+        return Change(self.name, ", ".join(why), what, fields)

@@ -1,0 +1,36 @@
+"""An entropy bonus that holds a least width: a narrow policy turns small lags into large ratios."""
+
+from __future__ import annotations
+
+from rl_twoclocks.config import WidthConfig
+from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.orders import Change
+
+
+class Width(Remembering):
+    """Raises the entropy bonus while the policy is too narrow, and lets it decay after."""
+
+    name = "width"
+    memory = ("coeff",)
+
+    def __init__(self, config: WidthConfig) -> None:
+        """Take the settings."""
+        self.config = config
+        self.coeff = 0.0
+
+    def propose(self, view: View) -> Change | None:
+        """Set this round's weight of the bonus."""
+        c, history = self.config, view.history
+        std = history.newest("diag/policy_std", 1.0)
+        share = history.newest("diag/policy_entropy_share", 1.0)
+        narrow = std < c.std or share < c.fraction
+        if narrow:
+            self.coeff = min(max(self.coeff * 1.5, c.coeff), c.max_coeff)
+        elif self.coeff:
+            self.coeff = self.coeff / 1.1 if self.coeff > c.coeff / 10 else 0.0
+        own = view.orders.controls.entropy_coeff
+        if self.coeff <= own:
+            return None
+        reading = f"deviation {std:.3g}" if std < 1.0 else f"entropy share {share:.3g}"
+        fields = {"controls": {"entropy_coeff": self.coeff}}
+        return Change(self.name, f"narrow policy ({reading})", "entropy bonus", fields)

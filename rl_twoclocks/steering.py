@@ -1,0 +1,120 @@
+"""Steering: asks the governor for orders, writes down what it says, and carries its orders out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_twoclocks import state
+from rl_twoclocks.build import Parts
+from rl_twoclocks.config import Config
+from rl_twoclocks.diagnose import Diagnose
+from rl_twoclocks.diagnostics.cliff import smoothed
+from rl_twoclocks.interventions import Governor, Orders, Snapshots, View, free_memory
+from rl_twoclocks.record.events import Events
+from rl_twoclocks.schedule import Schedule
+from rl_twoclocks.seeding import stream_seed
+
+if TYPE_CHECKING:
+    from rl_twoclocks.session import Session
+
+
+class Steering:
+    """Between diagnostics and the loop."""
+
+    def __init__(self, config: Config, parts: Parts, diagnose: Diagnose, events: Events) -> None:
+        """Make the governor; it is silent unless `interventions.governor` is set."""
+        self.config, self.parts, self.diagnose, self.events = config, parts, diagnose, events
+        self.schedule = Schedule(config)
+        self.governor = Governor(config.interventions)
+        rescue = config.interventions.rescue
+        self.rescues = config.interventions.governor == "guard" and rescue.enabled
+        self.snapshots = Snapshots(rescue.every, rescue.before)
+
+    def decide(self) -> Orders:
+        """Orders for the round at hand: the schedule's, and what the governor changes."""
+        parts, config = self.parts, self.config
+        orders = Orders(
+            self.schedule(parts.clocks.frames),
+            config.clocks.update_epochs,
+            config.clocks.batch_size,
+            config.clocks.update_frequency,
+        )
+        if not self.governor.cures:
+            return orders
+        n, columns = parts.window.take().batch_size
+        ages = torch.arange(columns - 1, -1, -1).repeat(n)
+        view = View(
+            config,
+            self.diagnose.history.round,
+            self.diagnose.alarms(),
+            self.diagnose.history,
+            self.diagnose.cells,
+            ages,
+            orders,
+        )
+        orders, news = self.governor.decide(view)
+        for change in news:
+            self.events.order(change, self.governor.mode, parts.clocks)
+        return orders
+
+    def readings(self) -> dict[str, float]:
+        """`order/<cure>`: 1 for every cure that is on (or would be, under `observe`)."""
+        return {f"order/{name}": 1.0 for name in self.governor.active}
+
+    def rescue(self) -> None:
+        """Go back to before the cliff: weights, optimizer, normaliser; never clocks."""
+        parts, version = self.parts, self.parts.clocks.policy_version
+        rounds = self.diagnose.history.rounds("rollout/return_round")
+        alarm = self.diagnose.panel.active.get("reward_cliff")
+        below = int(alarm.values["rollouts below half"]) if alarm else 1
+        onset = int(rounds[-min(below, len(rounds))]) if len(rounds) else version
+        found = self.snapshots.before(onset - self.config.interventions.rescue.before)
+        if found is not None:
+            state.restore_learned(parts, found["state"])
+            self.snapshots.cut(found["version"])
+        back = found["version"] if found else version
+        self.events.note("rescue", f"weights of version {back} at version {version}", parts.clocks)
+        parts.window.clear()
+        parts.fork_streams(self.config.seed)
+        self.diagnose.forget()
+
+    def obey(self, orders: Orders, session: Session) -> None:
+        """Carry out what concerns the next rollout, after publishing."""
+        parts = self.parts
+        parts.window.resize(orders.batch_size)
+        if orders.update_frequency != parts.update_frequency:
+            session.restart_collector(orders.update_frequency)
+        if orders.reseed or orders.rescue:
+            session.begin_new_episodes()
+        parts.env.set_noise(self._noise(orders))
+        if orders.free_memory:
+            free_memory(parts.flat.vector.device)
+        if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
+            returns = smoothed(self.diagnose.history.series("rollout/return_round"))
+            score = float(returns[-1]) if returns.size else float("-inf")
+            self.snapshots.offer(state.learned_state(parts), parts.clocks.policy_version, score)
+
+    def _noise(self, orders: Orders) -> tuple[torch.Tensor, int] | None:
+        if not orders.noise:
+            return None
+        deviation = 1 / self.parts.normalizer.scale
+        seed = stream_seed(self.config.seed, "noise", self.parts.clocks.policy_version)
+        return orders.noise * deviation, seed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Governor and states to go back to."""
+        return {
+            "governor": self.governor.state_dict(),
+            "snapshots": list(self.snapshots.kept),
+            "update_frequency": self.parts.update_frequency,
+            "batch_size": self.parts.window.length * self.config.num_envs,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore."""
+        self.governor.load_state_dict(saved["governor"])
+        self.snapshots.kept.extend(saved["snapshots"])
+        self.parts.update_frequency = saved["update_frequency"]
+        self.parts.window.resize(saved["batch_size"])
