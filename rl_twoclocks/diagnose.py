@@ -102,6 +102,7 @@ class Diagnose:
             share = dist.entropy(current).mean() / torch.log(torch.tensor(current[0].shape[-1]))
             readings["diag/policy_entropy_share"] = float(share)
         readings |= self._by_pass()
+        readings |= resources.memory_readings(self.parts.flat.vector.device)
         if self.level > 2 or self.history.round % self.config.diagnostics.every == 0:
             readings |= self._costly(ready)
         readings["time/diagnostics_seconds"] = self.seconds + time.perf_counter() - started
@@ -211,7 +212,6 @@ class Diagnose:
         readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
         if actor:
             readings["diag/feature_rank"] = float(plasticity.feature_rank(actor[-1]))
-        readings |= resources.memory_readings(parts.flat.vector.device)
         readings |= resources.utilisation_readings(parts.flat.vector.device)
         return readings
 

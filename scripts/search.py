@@ -83,7 +83,12 @@ def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     if (directory / "result.json").exists():
         return 0
     words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={FRAMES}"]
-    words += [*points(clocks)[point], "logger=jsonl", "logger.display=none", "compile=true"]
+    words += [
+        *points(clocks)[point],
+        "logger=jsonl",
+        "logger.display=none",
+        "compile=true",
+    ]
     # Only the end counts; evaluations on the way cost time and change nothing.
     words += [f"eval.every_frames={FRAMES}", f"run_dir={directory}"]
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ class Limits:
     """Bits of A's estimator (`seed`), or bits below the run's own start (`calibrated`)."""
     entropy_danger: float = 2.0
     """The same, danger."""
-    entropy_floor: float = 0.25
+    entropy_floor: float = 0.3
     """Share of the most bits that so many frames can have, below which any run is too narrow."""
     entropy_relative: float = 1.0
     """1: `entropy_low` and `entropy_danger` count from the run's own start; 0: they are absolute."""
@@ -62,7 +62,7 @@ class Limits:
     """Mean score over its sampling noise."""
     baseline_leak: float = 0.5
     """Share of the gradient's variance that is leak."""
-    periodicity: float = 0.5
+    periodicity: float = 0.25
     """Share of the detrended critic loss's power at one period."""
     critic_jump: float = 0.2
     """Relative jump of the critic loss of the first pass, alone."""
@@ -96,7 +96,7 @@ CALIBRATED = Limits(
     gradient_relative=4.0,
     critic_jump=1.0,
     critic_jump_narrow=0.5,
-    critic_jump_noise=5.0,
+    critic_jump_noise=8.0,
     staircase=8.0,
 )
 SEED = Limits(entropy_relative=0.0, entropy_floor=0.0)

@@ -53,14 +53,17 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     returns = history.series("rollout/return_round")
     if returns.size < 4 * WINDOW:
         return None
-    span = float(np.ptp(smoothed(returns)))
-    if span <= 0:
+    trend = smoothed(returns, WINDOW)
+    # A learning curve varies because it rises, and more the higher it stands: only what varies around
+    # its own trend counts, relative to what has been gained so far.
+    gained = np.maximum.accumulate(np.abs(trend - returns[0]))
+    floor = 0.1 * gained[-1]
+    if floor <= 0:
         return None
-    # A learning curve varies because it rises: only what varies around its own trend counts.
-    profile = variance_profile(returns - smoothed(returns, WINDOW), span)
+    profile = variance_profile((returns - trend) / np.maximum(gained, floor), 1.0)
     level = max(alert_line(profile), limits.staircase_rise * float(np.median(profile)))
     length = staircase_length(profile, level)
-    growing = smoothed(returns)[-1] >= smoothed(returns)[-1 - WINDOW : -1].max()
+    growing = trend[-1] >= trend[-2 * WINDOW : -WINDOW].max()
     if length <= limits.staircase or growing:
         return None
     return Alarm(

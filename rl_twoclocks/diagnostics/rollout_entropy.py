@@ -215,7 +215,9 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     own = history.newest("diag/rollout_entropy_own_range")
     severity: Severity
     values = {"bits": history.newest("diag/rollout_entropy"), "bits, own range": own}
-    if history.all_beyond("diag/entropy_share", limits.entropy_floor, 3, below=True):
+    # Narrow because it has learnt to hold still or to run straight: that is success.
+    learnt = score_now(history) > 0.8
+    if not learnt and history.all_beyond("diag/entropy_share", limits.entropy_floor, 3, below=True):
         return _diversity("danger", values, "the rollouts visit almost one place only")
     if not limits.entropy_relative:
         series = history.series("diag/rollout_entropy_own_range")
@@ -232,8 +234,7 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     if series.size < 8 or fall < limits.entropy_low:
         return None
     values |= {"bits at the start": start}
-    if score_now(history) > 0.8:
-        # Narrow because it has learnt to hold still or run straight: that is success.
+    if learnt:
         return None
     severity = "danger" if fall > limits.entropy_danger else "warn"
     return _diversity(

@@ -24,11 +24,11 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
 def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
     """The critic's loss in the first pass jumps from one round to the next and stays up."""
     series = history.series("diag/critic_loss_first_pass")
-    if "diag/critic_loss_first_pass" not in history or series.size < 12:
+    if "diag/critic_loss_first_pass" not in history or series.size < 16:
         return None
-    before = float(np.median(series[-12:-2]))
-    jump = float(series[-2:].min()) / max(before, 1e-12) - 1
-    steps = np.abs(np.diff(series[:-2])) / np.maximum(series[:-3], 1e-12)
+    before = float(np.median(series[-13:-3]))
+    jump = float(series[-3:].min()) / max(before, 1e-12) - 1
+    steps = np.abs(np.diff(series[:-3])) / np.maximum(series[:-4], 1e-12)
     usual = limits.critic_jump_noise * float(np.median(steps))
     narrow = history.newest("diag/entropy_share", 1.0) < limits.entropy_floor
     level = max(limits.critic_jump_narrow if narrow else limits.critic_jump, usual)

@@ -1,0 +1,287 @@
+"""Plant faults in real training runs, and see whether the alarm named for each one sees it.
+
+    python scripts/faults.py run --tasks halfcheetah hopper cartpole --seeds 1 2 3 4 5 --runs runs/faults
+    python scripts/faults.py table --runs runs/faults
+
+Every fault begins at 40 % of the run (`from_start` ones at once). The rule, written down before the
+scored runs: a fault counts as detected if the alarm in `FAULTS` begins at or after the moment of
+planting and before the run ends. The governor only watches (`interventions=observe`). Lead time is the
+number of rounds from that alarm to the collapse (three evaluations in a row below half of the best
+score), where there is one; an alarm on another name is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import multiprocessing
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "docs" / "benchmarks" / "faults.csv"
+FAULTS = {
+    "frozen_from_start": "diversity",
+    "frozen": "diversity",
+    "contraction": "diversity",
+    "duplicates": "duplicates",
+    "learning_rate": "policy_kl",
+    "lag": "policy_lag",
+    "leak": "memory_creep",
+    "periodic": "periodic_loss",
+    "state_blind": "state_blind",
+    "cliff": "reward_cliff",
+    "normaliser": "first_ratio",
+}
+FRAMES = {
+    "pendulum": 150_000,
+    "cartpole": 150_000,
+    "walker2d": 200_000,
+    "halfcheetah": 200_000,
+    "hopper": 200_000,
+}
+LAG = 10
+PERIOD = 8
+"""Rounds in which the planted loss repeats."""
+
+
+class FaultyBackend:
+    """A vector backend whose answers are spoilt from a certain frame on."""
+
+    def __init__(self, backend: Any, fault: str, begin: int, round_frames: int) -> None:
+        """Wrap; `begin` and `round_frames` are in frames over all environments."""
+        self.backend, self.fault, self.begin = backend, fault, begin
+        self.round_frames = round_frames
+        self.frames = 0
+        self.sum: np.ndarray | None = None
+        self.frozen: np.ndarray | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    @property
+    def envs(self) -> None:
+        """Simulators cannot be captured through this."""
+        return None
+
+    def reset(self, mask: np.ndarray | None = None, seeds: list[int] | None = None) -> np.ndarray:
+        """Reset, then spoil the observation."""
+        return self._spoil(np.array(self.backend.reset(mask, seeds)))
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Step, then spoil what comes back."""
+        active = self.frames >= self.begin
+        self.frames += self.backend.num_envs
+        if active and self.fault == "cliff":
+            # The actuators fail: the same choice for ever, or none at all.
+            action = np.zeros_like(action)
+        obs, reward, terminated, truncated = (np.array(x) for x in self.backend.step(action))
+        if active and self.fault == "periodic":
+            # One round in eight is collected at another reward scale.
+            number = self.frames // self.round_frames
+            reward = reward * (3.0 if number % PERIOD == 0 else 1.0)
+        if active and self.fault == "duplicates":
+            reward = np.repeat(reward[:1], len(reward), axis=0)
+        return self._spoil(obs), reward, terminated, truncated
+
+    def _spoil(self, obs: np.ndarray) -> np.ndarray:
+        if self.frames < self.begin:
+            mean = obs.mean(0)
+            self.sum = mean if self.sum is None else 0.999 * self.sum + 0.001 * mean
+            return obs
+        if self.fault == "frozen":
+            self.frozen = obs if self.frozen is None else self.frozen
+            return self.frozen.copy()
+        if self.fault == "contraction":
+            centre = obs.mean(0) if self.sum is None else self.sum
+            return (centre + 0.1 * (obs - centre)).astype(obs.dtype)
+        if self.fault == "duplicates":
+            return np.repeat(obs[:1], len(obs), axis=0)
+        return obs
+
+
+@contextlib.contextmanager
+def planted(fault: str, begin: int, round_frames: int) -> Iterator[None]:
+    """Make every run inside this context a sick one."""
+    from rl_twoclocks import build
+    from rl_twoclocks.envs import make_env
+    from rl_twoclocks.learner import Learner
+    from rl_twoclocks.session import Session
+
+    learn, prepare, collect, record = (
+        Learner.learn,
+        Learner.prepare,
+        Session.collect,
+        Session.record,
+    )
+    rounds = begin // round_frames
+    seen = {"rounds": 0}
+    kept: list[torch.Tensor] = []
+    queue: deque[Any] = deque()
+
+    def faulty_env(*args: Any) -> Any:
+        env = make_env(*args)
+        name = "frozen" if fault.startswith("frozen") else fault
+        env.backend = FaultyBackend(env.backend, name, begin, round_frames)
+        return env
+
+    def faulty_learn(self: Any, *args: Any) -> Any:
+        readings = learn(self, *args)
+        seen["rounds"] += 1
+        if fault == "state_blind" and seen["rounds"] >= rounds:
+            flat = self.update.flat
+            flat.named(flat.vector)["actor.0.weight"].zero_()
+        return readings
+
+    def faulty_prepare(self: Any, window: Any) -> Any:
+        if fault == "normaliser" and seen["rounds"] >= rounds:
+            self.normalizer.observation.update(window["observation"].flatten(0, 1))
+            self.normalizer.refresh()
+        return prepare(self, window)
+
+    def faulty_collect(self: Any) -> Any:
+        if fault != "lag" or seen["rounds"] < rounds:
+            return collect(self)
+        while len(queue) <= LAG:
+            queue.append(collect(self).clone())
+        return queue.popleft()
+
+    def faulty_record(self: Any, *args: Any) -> Any:
+        if fault == "leak" and seen["rounds"] >= rounds:
+            kept.append(torch.randn(1 << 19))  # 2 MB
+        return record(self, *args)
+
+    with (
+        mock.patch.object(build, "make_env", faulty_env),
+        mock.patch.object(Learner, "learn", faulty_learn),
+        mock.patch.object(Learner, "prepare", faulty_prepare),
+        mock.patch.object(Session, "collect", faulty_collect),
+        mock.patch.object(Session, "record", faulty_record),
+    ):
+        yield
+
+
+def train(job: tuple[Path, str, str, int, list[str]]) -> str:
+    """Train one sick (or healthy) run in a process of its own."""
+    runs, task, fault, seed, overrides = job
+    place = runs / task / fault / f"seed{seed}"
+    if (place / "result.json").exists():
+        return f"{place}: done before"
+    import rl_twoclocks
+
+    total = FRAMES[task]
+    words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
+    words += ["logger=jsonl", "logger.display=none", "interventions=observe", "compile=true"]
+    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 20}"]
+    words += ["diagnostics.pictures=false", *overrides]
+    if fault == "learning_rate":
+        words.append("optim.learning_rate=9e-3")
+    config = rl_twoclocks.compose(words)
+    begin = 0 if fault in ("frozen_from_start", "learning_rate") else int(0.4 * total)
+    with contextlib.ExitStack() as stack:
+        if fault not in ("none", "learning_rate"):
+            stack.enter_context(planted(fault, begin, config.clocks.update_frequency))
+        result = rl_twoclocks.train(config)
+    (place / "planted.json").write_text(json.dumps({"fault": fault, "begin": begin}) + "\n")
+    return f"{place}: return {result.return_mean:.1f}"
+
+
+def table(runs: Path, out: Path | None) -> None:
+    """Print and write fault x alarm: detected, rounds from planting to alarm, lead time."""
+    from rl_twoclocks.diagnostics.cliff import rounds_below
+    from rl_twoclocks.record import read_metrics
+
+    rows = []
+    for path in sorted(runs.glob("*/*/seed*/planted.json")):
+        task, fault, seed = path.parts[-4], path.parts[-3], int(path.parts[-2].removeprefix("seed"))
+        begin = json.loads(path.read_text())["begin"]
+        events = read_metrics(path.with_name("events.jsonl"))
+        alarms = [e for e in events if e["kind"] == "alarm"]
+        metrics = read_metrics(path.with_name("metrics.jsonl"))
+        per_round = metrics[0]["frames"]
+        name = FAULTS.get(fault, "")
+        mine = [e for e in alarms if e["name"] == name and e["frames"] > begin]
+        evaluations = [
+            (m["frames"], m["eval/return_mean"]) for m in metrics if "eval/return_mean" in m
+        ]
+        first = next(
+            (m["rollout/return_round"] for m in metrics if "rollout/return_round" in m), 0.0
+        )
+        fallen = next(
+            (
+                evaluations[i][0]
+                for i in range(len(evaluations))
+                if rounds_below([r for _, r in evaluations[: i + 1]], first) >= 3
+            ),
+            None,
+        )
+        others = sorted({e["name"] for e in alarms if e["frames"] > begin and e["name"] != name})
+        before = sorted({e["name"] for e in alarms if e["frames"] <= begin})
+        lead = "" if not mine or fallen is None else (fallen - mine[0]["frames"]) // per_round
+        delay = (mine[0]["frames"] - begin) // per_round if mine else ""
+        rows.append(
+            {
+                "task": task,
+                "fault": fault,
+                "seed": seed,
+                "alarm": name,
+                "detected": int(bool(mine)),
+                "severity": mine[-1]["severity"] if mine else "",
+                "rounds_to_alarm": delay,
+                "lead_rounds": lead,
+                "danger": sum(e["severity"] == "danger" for e in alarms),
+                "other_alarms": " ".join(others),
+                "alarms_before": " ".join(before),
+            }
+        )
+    for row in rows:
+        print(*row.values(), sep="\t")
+    if out is not None and rows:
+        with open(out, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper", "cartpole"])
+    parser.add_argument("--faults", nargs="+", default=[*FAULTS, "none"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--overrides", nargs="*", default=[])
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "faults")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--out", type=Path, default=None, help="table: CSV to write")
+    args = parser.parse_args()
+    if args.what == "table":
+        table(args.runs, args.out)
+        return 0
+    jobs = [
+        (args.runs, task, fault, seed, args.overrides)
+        for seed in args.seeds
+        for fault in args.faults
+        for task in args.tasks
+    ]
+    # A fresh process per run: what a fault leaves behind must not reach the next one.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(args.jobs, maxtasksperchild=1) as pool:
+        for line in pool.imap_unordered(train, jobs, chunksize=1):
+            print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
