@@ -87,7 +87,21 @@ class Diagnose:
         if self.level < 2:
             return {}
         started = time.perf_counter()
-        model, flat, learner = self.parts.model, ready.flat, self.parts.learner
+        readings = self._policy(ready)
+        readings |= self._by_pass()
+        readings |= resources.memory_readings(self.parts.flat.vector.device)
+        if self.level > 2 or self.history.round % self.config.diagnostics.every == 0:
+            readings |= self._costly(ready)
+        readings["time/diagnostics_seconds"] = self.seconds + time.perf_counter() - started
+        return readings
+
+    @torch.no_grad()
+    def measure(self, window: TensorDict, ready: Round) -> dict[str, float]:
+        """All readings of one window at the present parameters, outside a run."""
+        return self._data(window, ready) | self._policy(ready) | self._costly(ready)
+
+    def _policy(self, ready: Round) -> dict[str, float]:
+        model, flat = self.parts.model, ready.flat
         dist = model.distribution
         current = model.policy(flat["observation"])
         log_ratio = dist.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
@@ -101,12 +115,6 @@ class Diagnose:
         else:
             share = dist.entropy(current).mean() / torch.log(torch.tensor(current[0].shape[-1]))
             readings["diag/policy_entropy_share"] = float(share)
-        readings |= self._by_pass()
-        readings |= resources.memory_readings(self.parts.flat.vector.device)
-        if self.level > 2 or self.history.round % self.config.diagnostics.every == 0:
-            readings |= self._costly(ready)
-        readings["time/diagnostics_seconds"] = self.seconds + time.perf_counter() - started
-        assert learner.model is model
         return readings
 
     def judge(self, readings: dict[str, float]) -> list[Alarm]:

@@ -121,6 +121,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         session.record(readings, stop)
     # A signal between two rounds finds the last one unsaved.
     session.save()
+    session.draw()
 
 
 __all__ = ["NonFiniteError", "Result", "run", "train"]

@@ -240,6 +240,19 @@ class Session:
         checkpoint.save(self.directory, self._state(), clocks.frames, keep)
         self.saved_at = clocks.frames
 
+    def draw(self) -> None:
+        """Draw the run's pictures, if they are asked for; a run never fails for a picture."""
+        if not self.config.diagnostics.pictures or self.diagnose.level < 2:
+            return
+        from rl_twoclocks.record.pictures import draw
+
+        try:
+            paths = draw(self.directory, self.diagnose.maps)
+        except (OSError, ValueError, ImportError) as error:
+            self.display.message(f"no pictures: {error}")
+            return
+        self.loggers.pictures(paths, self.parts.clocks.frames)
+
     def result(self, stop: StopSignal) -> Result:
         """Sum the run up; write `result.json` when its budget is used up."""
         from rl_twoclocks.loop import Result

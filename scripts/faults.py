@@ -45,9 +45,9 @@ FAULTS = {
 FRAMES = {
     "pendulum": 150_000,
     "cartpole": 150_000,
-    "walker2d": 200_000,
-    "halfcheetah": 200_000,
-    "hopper": 200_000,
+    "walker2d": 150_000,
+    "halfcheetah": 150_000,
+    "hopper": 150_000,
 }
 LAG = 10
 PERIOD = 8
@@ -181,7 +181,7 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     total = FRAMES[task]
     words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
     words += ["logger=jsonl", "logger.display=none", "interventions=observe", "compile=true"]
-    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 20}"]
+    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 12}"]
     words += ["diagnostics.pictures=false", *overrides]
     if fault == "learning_rate":
         words.append("optim.learning_rate=9e-3")

@@ -40,11 +40,11 @@ class Limits:
     """Share of frames that are exact copies, where states are continuous."""
     drift: float = 3.0
     """KL between consecutive rollouts' states, nats."""
-    kl_watch: float = 0.1
+    kl_watch: float = 0.05
     """KL(behaviour || current) over the window after a round, nats, per version of clock ratio."""
-    kl_warn: float = 0.3
+    kl_warn: float = 0.1
     """The same, warn."""
-    kl_danger: float = 1.0
+    kl_danger: float = 0.5
     """The same, danger."""
     ess_warn: float = 0.5
     """Effective sample size over n after a round."""

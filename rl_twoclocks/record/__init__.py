@@ -46,6 +46,9 @@ class Logger(Protocol):
     def watch(self, module: nn.Module) -> None:
         """Follow the gradients and parameters of a module, where the logger can."""
 
+    def pictures(self, paths: Sequence[Path], frames: int) -> None:
+        """Show pictures of the run, where the logger can."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, as plain strings and integers."""
 
@@ -73,6 +76,11 @@ class Loggers:
         """Follow the gradients and parameters of a module, where a logger can."""
         for logger in self._loggers:
             logger.watch(module)
+
+    def pictures(self, paths: Sequence[Path], frames: int) -> None:
+        """Show pictures of the run, where a logger can."""
+        for logger in self._loggers:
+            logger.pictures(paths, frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all loggers, merged."""

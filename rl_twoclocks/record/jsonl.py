@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -40,6 +40,9 @@ class JsonlLogger:
 
     def watch(self, module: nn.Module) -> None:
         """Do nothing: a module is not a row."""
+
+    def pictures(self, paths: Sequence[Path], frames: int) -> None:
+        """Do nothing: a picture is not a row."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the file is its own state."""

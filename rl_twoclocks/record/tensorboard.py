@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.tensorboard import SummaryWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
 
@@ -30,6 +31,9 @@ class TensorBoardLogger:
 
     def watch(self, module: nn.Module) -> None:
         """Do nothing: the gradient norms come as metrics."""
+
+    def pictures(self, paths: Sequence[Path], frames: int) -> None:
+        """Do nothing: the pictures are in the run directory."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the event files are their own state."""

@@ -12,7 +12,8 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
 
@@ -65,6 +66,15 @@ class WandbLogger:
         """
         if self._watch:
             self._call("watch", module, log="all", log_freq=1)
+
+    def pictures(self, paths: Sequence[Path], frames: int) -> None:
+        """Add pictures to the run, under the names of their files."""
+        if self._run is None:
+            return
+        import wandb
+
+        images = {f"pictures/{path.stem}": wandb.Image(str(path)) for path in paths}
+        self._call("log", images | {"frames": frames}, step=frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""

@@ -1,0 +1,58 @@
+"""`python -m rl_twoclocks.doctor <run dir | checkpoint | overrides>`: what is out of step, what to do.
+
+Given overrides, as for training, it checks the configuration before a run; given a run directory, it
+reads what the run wrote, while it goes on or afterwards; given a checkpoint, it measures the window
+that is saved in it. `--json` prints the same as one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_twoclocks.cli import explain
+from rl_twoclocks.config import ConfigError
+
+if TYPE_CHECKING:
+    from rl_twoclocks.findings import Report
+
+
+def main() -> None:
+    """Run the command; exit codes are those of the other commands."""
+    arguments = [a for a in sys.argv[1:] if a != "--json"]
+    as_json = "--json" in sys.argv[1:]
+    if "--help" in arguments or "-h" in arguments:
+        print(__doc__)
+        sys.exit(0)
+    try:
+        report = examine(arguments)
+    except Exception as error:
+        sys.exit(explain(error))
+    print(json.dumps(report.as_dict(), indent=2) if as_json else report.text())
+    sys.exit(0)
+
+
+def examine(arguments: list[str]) -> Report:
+    """Examine a run directory, a checkpoint, or the configuration that overrides ask for.
+
+    Raises:
+        ConfigError: an argument is neither a place nor an override.
+    """
+    from rl_twoclocks import findings
+
+    if len(arguments) == 1 and "=" not in arguments[0]:
+        path = Path(arguments[0]).expanduser()
+        if path.is_file():
+            return findings.of_window(path)
+        if (path / "metrics.jsonl").is_file():
+            return findings.of_run(path)
+        deeper = sorted(str(p.parent) for p in path.glob("**/metrics.jsonl"))[:5]
+        hint = f"; there are runs in {', '.join(deeper)}" if deeper else ""
+        raise ConfigError(f"{arguments[0]} is no run directory and no checkpoint{hint}")
+    return findings.of_configuration(arguments)
+
+
+if __name__ == "__main__":
+    main()

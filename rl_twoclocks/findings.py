@@ -1,0 +1,332 @@
+"""The doctor's findings: symptom, part out of step, reading, healthy value, urgency, what to change."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.diagnostics import Limits, limits
+from rl_twoclocks.diagnostics.alarm import SEVERITIES
+
+URGENCIES = ("fine", *SEVERITIES)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the five-minute table."""
+
+    symptom: str
+    part: str
+    """The part that is out of step: data, policy, critic, gradient, clocks, machine."""
+    reading: str
+    healthy: str
+    urgency: str
+    """fine, watch, warn or danger."""
+    change: str
+    """What to type; empty where nothing is to be done."""
+
+
+@dataclass
+class Report:
+    """What the doctor says."""
+
+    title: str
+    facts: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """The worst urgency, in plain words."""
+        worst = max((URGENCIES.index(f.urgency) for f in self.findings), default=0)
+        bad = [f.symptom for f in self.findings if URGENCIES.index(f.urgency) == worst]
+        if worst == 0:
+            return "in step: nothing to do"
+        return f"{URGENCIES[worst]}: {', '.join(bad)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        findings = [asdict(f) for f in self.findings]
+        return {
+            "title": self.title,
+            "verdict": self.verdict,
+            "facts": self.facts,
+            "findings": findings,
+            "alarms": self.alarms,
+        }
+
+    def text(self) -> str:
+        """The same for a person: worst first."""
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(show_lines=False, header_style="bold")
+        for column in ("symptom", "out of step", "reading", "healthy", "urgency", "change"):
+            table.add_column(column, overflow="fold")
+        for f in sorted(self.findings, key=lambda f: -URGENCIES.index(f.urgency)):
+            table.add_row(f.symptom, f.part, f.reading, f.healthy, f.urgency, f.change)
+        # A pipe has no width of its own; a table folded to 80 columns cannot be read.
+        console = Console(width=None if Console().is_terminal else 160)
+        with console.capture() as captured:
+            console.print(self.title, style="bold", highlight=False)
+            for fact in self.facts:
+                console.print(f"  {fact}", highlight=False, soft_wrap=True)
+            console.print(table)
+            for alarm in self.alarms:
+                console.print(
+                    f"  {alarm['frames']:>12,}  {alarm['text']}", highlight=False, soft_wrap=True
+                )
+            console.print(f"verdict: {self.verdict}", style="bold", highlight=False)
+        return captured.get().rstrip("\n")
+
+
+@dataclass(frozen=True)
+class Check:
+    """How one reading is judged."""
+
+    symptom: str
+    part: str
+    name: str
+    healthy: str
+    watch: float
+    danger: float
+    change: str
+    below: bool = False
+
+    def finding(self, value: float) -> Finding:
+        """Judge a value: beyond `watch` a warning, beyond `danger` an emergency."""
+        sign = -1 if self.below else 1
+        urgency = "fine"
+        if sign * value > sign * self.watch:
+            urgency = "danger" if sign * value > sign * self.danger else "warn"
+        change = self.change if urgency != "fine" else ""
+        text = f"{self.name} {value:.3g}"
+        return Finding(self.symptom, self.part, text, self.healthy, urgency, change)
+
+
+def checks(level: Limits, ratio: float) -> list[Check]:
+    """All checks, in reading order: gradient norm and KL first."""
+    kl = max(ratio, 1.0)
+    return [
+        Check("gradients explode", "gradient", "diag/grad_norm_max", "< 3 to 5, steady",
+              4 * level.gradient_norm, 20 * level.gradient_norm,
+              "optim.max_grad_norm=0.25 or optim=adam_agc"),
+        Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
+              f"< {level.kl_watch * kl:.2g} nats", level.kl_watch * kl, level.kl_danger * kl,
+              "algo.target_kl=0.03, or a lower optim.learning_rate"),
+        Check("few frames carry the weight", "policy", "diag/ess", f"> {level.ess_warn:.2g}",
+              level.ess_warn, level.ess_danger, "clocks.batch_size=<half>", below=True),
+        Check("trust region is full", "policy", "train/clip_fraction",
+              f"< {level.clip_fraction:.2g}", level.clip_fraction, 1.5 * level.clip_fraction,
+              "clocks.update_epochs=<half>"),
+        Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
+              f"< {level.ratio_watch:.3g}", level.ratio_watch, level.ratio_danger,
+              "clocks.ratio.mode=enforce"),
+        Check("newest data is old", "clocks", "clock/staleness_min", "0",
+              level.lag_watch - 0.5, level.lag_danger, "publish more often; algo=decoupled"),
+        Check("policy is not published", "clocks", "clock/publish_lag", "0",
+              level.lag_watch - 0.5, 3.0, "check what publishes"),
+        Check("clocks moved apart between collection and learning", "clocks",
+              "clock/first_ratio_error", f"< {level.first_ratio_mean:.0e}",
+              level.first_ratio_mean, 100 * level.first_ratio_mean,
+              "change weights and statistics only by publishing them"),
+        Check("rollouts visit few places", "data", "diag/entropy_share", "0.7 to 0.9",
+              1.5 * level.entropy_floor, max(level.entropy_floor, 0.01),
+              "interventions=guard (reseed and trim)", below=True),
+        Check("episodes repeat", "data", "diag/duplicates", "0",
+              level.duplicates / 2, level.duplicates, "seed each environment by itself"),
+        Check("states drift between rollouts", "data", "diag/state_drift", "< 0.3",
+              level.drift / 2, level.drift, "clocks.update_frequency=<double>"),
+        Check("stale data pulls by itself", "data", "diag/score_residual", "about 1",
+              level.score_residual, 3 * level.score_residual, "lower B / U"),
+        Check("gradient noise is baseline leak", "gradient", "diag/baseline_leak", "< 0.1",
+              level.baseline_leak, 2 * level.baseline_leak, "lower B / U"),
+        Check("gradients line up", "gradient", "diag/grad_participation", "> 3",
+              level.participation, 1.1, "clocks.update_frequency=<double>", below=True),
+        Check("critic explains nothing", "critic", "diag/explained_variance", "0.5 to 1",
+              0.0, -1.0, "algo.critic_coeff=1.0, or look at the reward scale", below=True),
+        Check("hidden units are dead", "policy", "diag/dead_units", "< 0.05",
+              level.dead_units, 2 * level.dead_units, "optim.learning_rate=<half>"),
+        Check("device idles", "machine", "time/device_utilisation", "> 30 %",
+              level.idle, level.idle / 3, "num_envs=<double>, or device=cpu", below=True),
+    ]  # fmt: skip
+
+
+def of_run(directory: Path) -> Report:
+    """Findings about a run, from the last tenth of what it wrote."""
+    from rl_twoclocks.record import read_metrics
+    from rl_twoclocks.record.events import read_events
+
+    rows = read_metrics(directory / "metrics.jsonl")
+    if not rows:
+        raise ConfigError(f"{directory} has no metrics yet")
+    stored = yaml.safe_load((directory / "config.yaml").read_text())
+    config = Config.model_validate(stored)
+    level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+    recent = rows[-max(10, len(rows) // 10) :]
+
+    def now(name: str) -> float | None:
+        values = [row[name] for row in recent if row.get(name) is not None]
+        return statistics.median(values) if values else None
+
+    ratio = now("clock/ratio_measured") or 1.0
+    found = [c.finding(v) for c in checks(level, ratio) if (v := now(c.name)) is not None]
+    alarms = [e for e in read_events(directory / "events.jsonl") if e["kind"] == "alarm"]
+    found += _from_alarms(alarms, rows, found)
+    frames, total = rows[-1]["frames"], config.total_frames
+    facts = [
+        f"{frames:,} of {total:,} frames, {len(rows):,} rounds on record",
+        f"B {config.clocks.batch_size:,} / U {config.clocks.update_frequency:,}, "
+        f"measured clock ratio {ratio:.3g}, reuse {now('clock/reuse') or math.nan:.3g}, "
+        f"{now('clock/steps_per_frame') or math.nan:.3g} optimizer steps per fresh frame",
+        f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
+    ]
+    if (back := now("rollout/return_mean")) is not None:
+        best = max(r["rollout/return_mean"] for r in rows if "rollout/return_mean" in r)
+        facts.insert(1, f"return {back:.4g}, best {best:.4g}")
+    return Report(f"run {directory}", facts, found, alarms[-10:])
+
+
+_EXPLAINED = {
+    "diversity": "data",
+    "reward_cliff": "policy",
+    "collapse": "policy",
+    "reward_staircase": "data",
+    "periodic_loss": "clocks",
+    "critic_jump": "critic",
+    "state_blind": "policy",
+    "feature_rank": "policy",
+    "memory_creep": "machine",
+    "deployment_gap": "policy",
+}
+
+
+def _from_alarms(alarms: list[dict], rows: list[dict], found: list[Finding]) -> list[Finding]:
+    """Findings that only a whole run's history can give, from the alarms of its last fifth."""
+    since = rows[-1]["frames"] * 0.8
+    result: dict[str, Finding] = {}
+    for alarm in alarms:
+        name = alarm["name"]
+        if name in _EXPLAINED and alarm["frames"] >= since:
+            values = ", ".join(f"{k} {v:.3g}" for k, v in alarm["values"].items())
+            result[name] = Finding(
+                alarm["cause"], _EXPLAINED[name], values, "-", alarm["severity"], alarm["cure"]
+            )
+    return list(result.values())
+
+
+def of_configuration(overrides: list[str]) -> Report:
+    """Findings about a configuration, before anything runs."""
+    from rl_twoclocks.build import decide_compile
+    from rl_twoclocks.configure import compose
+    from rl_twoclocks.safety import MAX_REUSE, SAFE_TABLE, settle
+
+    config, derived = settle(compose(overrides))
+    c = config.clocks
+    row = SAFE_TABLE.get(config.task.family)
+    cap = row.ratio_cap if row else 10.0
+    command = (
+        f"clocks.batch_size={int(cap * c.update_frequency) // config.num_envs * config.num_envs}"
+    )
+    ratio, reuse = derived.clock_ratio, derived.reuse
+    found = [
+        Finding("clock ratio", "clocks", f"{ratio:.3g}", f"<= {cap:.3g} ({config.task.family})",
+                "fine" if ratio <= cap else "danger" if ratio >= 50 else "warn",
+                "" if ratio <= cap else command),
+        Finding("reuse of a frame", "clocks", f"{reuse:.3g}", f"<= {MAX_REUSE:.3g}",
+                "fine" if reuse <= MAX_REUSE else "warn",
+                "" if reuse <= MAX_REUSE
+                else f"clocks.update_epochs={max(1, int(MAX_REUSE / ratio))}"),
+        Finding("predicted staleness", "clocks",
+                f"mean {(math.ceil(ratio) - 1) / 2:.3g}, max {math.ceil(ratio) - 1} versions",
+                "below 8", "fine" if ratio <= 8 else "warn", "" if ratio <= 8 else command),
+        *[Finding("note", "configuration", note, "-", "watch", "") for note in derived.notes],
+    ]  # fmt: skip
+    steps = derived.minibatches * c.update_epochs / c.update_frequency
+    facts = [
+        *derived.lines(config)[:3],
+        f"{steps:.3g} optimizer steps per fresh frame, publish lag 0 (every round publishes)",
+        f"compiled step: {'yes' if decide_compile(config, derived) else 'no'}",
+        f"governor: {config.interventions.governor}, diagnostics: {config.diagnostics.name}",
+        _memory(config),
+    ]
+    return Report("configuration " + " ".join(overrides), facts, found)
+
+
+def _memory(config: Config) -> str:
+    """Predicted memory of window, parameters and states to go back to, in MB."""
+    from rl_twoclocks.build import build
+    from rl_twoclocks.safety import settle
+
+    # One environment is enough to know the shapes.
+    n = config.num_envs
+    small = config.model_copy(update={"num_envs": 1})
+    parts = build(*settle(small))
+    try:
+        observation = math.prod(parts.env.observation_spec["observation"].shape[1:])
+        action = math.prod(parts.env.action_spec.shape[1:]) or 1
+        size = parts.flat.vector.numel()
+    finally:
+        parts.close()
+    # Observation and next observation, action, two parameters per action, seven scalars; float32.
+    window = config.clocks.batch_size * (2 * observation + 3 * action + 7) * 4 / 2**20
+    learner = size * 4 * 4 / 2**20
+    kept = size * 3 * 4 * 16 / 2**20 if config.interventions.governor == "guard" else 0.0
+    return (
+        f"memory: window {window:.1f} MB, {size:,} parameters with optimizer {learner:.1f} MB, "
+        f"states to go back to {kept:.1f} MB ({n} environments not counted)"
+    )
+
+
+@torch.no_grad()
+def of_window(path: Path) -> Report:
+    """Findings about the window that a checkpoint holds, measured anew with its own policy."""
+    from rl_twoclocks import state
+    from rl_twoclocks.build import build
+    from rl_twoclocks.clocks import clock_readings
+    from rl_twoclocks.diagnose import Diagnose
+    from rl_twoclocks.record import checkpoint
+    from rl_twoclocks.safety import settle
+
+    saved = checkpoint.load(path)
+    state.check(saved)
+    config = Config.model_validate(saved["config"])
+    changes: dict[str, Any] = {"compile": False, "device": "cpu"}
+    config, derived = settle(config.model_copy(update=changes))
+    parts = build(config, derived)
+    try:
+        state.restore(parts, saved)
+        if parts.window.frames is None:
+            raise ConfigError(f"{path} holds an empty window: it was saved while calibrating")
+        window = parts.window.take()
+        ready = parts.learner.prepare(window)
+        diagnose = Diagnose(config, parts)
+        diagnose.load_state_dict(saved["diagnose"])
+        minibatches = -(-window.numel() // config.clocks.minibatch_size)
+        readings = clock_readings(
+            parts.clocks,
+            window["policy_version"],
+            config.clocks.batch_size / config.clocks.update_frequency,
+            config.clocks.update_epochs,
+            minibatches,
+        )
+        # The checkpoint was made after its round: the round's own data is one version old by now.
+        readings["clock/staleness_min"] = max(readings["clock/staleness_min"] - 1, 0.0)
+        readings |= diagnose.measure(window, ready)
+    finally:
+        parts.close()
+    level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+    ratio = readings["clock/ratio_measured"]
+    found = [c.finding(readings[c.name]) for c in checks(level, ratio) if c.name in readings]
+    facts = [
+        f"{window.numel():,} frames of versions {int(window['policy_version'].min()):,} to "
+        f"{int(window['policy_version'].max()):,}, learner at {parts.clocks.policy_version:,}",
+    ]
+    return Report(f"window of {path}", facts, found)

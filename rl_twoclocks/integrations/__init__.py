@@ -1,0 +1,1 @@
+"""The diagnostics inside other trainers."""

@@ -1,0 +1,123 @@
+"""The signs of desync in Stable-Baselines3's PPO: `model.learn(..., callback=TwoClocksCallback())`.
+
+The callback reads the rollout buffer and the policy; it changes nothing. Readings go to SB3's own
+logger, alarms to its output and to `callback.alarms`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.distributions import CategoricalDistribution
+from torch import Tensor
+
+from rl_twoclocks.diagnostics import Alarm, History, Panel, limits, policy_shift
+from rl_twoclocks.diagnostics import rollout_entropy as entropy
+from rl_twoclocks.diagnostics.plasticity import policy_variance
+from rl_twoclocks.diagnostics.score import score_readings
+from rl_twoclocks.diagnostics.state_drift import histogram_kl
+from rl_twoclocks.distributions import Categorical, Distribution, Gaussian, Params
+
+
+class TwoClocksCallback(BaseCallback):
+    """Measures each rollout at its end, and what the update before it did to the policy.
+
+    Args:
+        thresholds: `calibrated` or `seed`.
+        verbose: 1 prints alarms.
+
+    Raises:
+        ValueError: at the first rollout, for action spaces other than Box and Discrete.
+    """
+
+    def __init__(self, thresholds: str = "calibrated", verbose: int = 1) -> None:
+        """Start with an empty history."""
+        super().__init__(verbose)
+        self.history, self.panel = History(), Panel(limits(thresholds, {}))
+        self.alarms: list[tuple[int, Alarm]] = []
+        self._grid: entropy.Grid | None = None
+        self._counts: Tensor | None = None
+        self._before: dict[str, Any] | None = None
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        """Compare the updated policy with the one that collected the last rollout."""
+        if self._before is None:
+            return
+        old, self._before = self._before, None
+        distribution, current = self._params(self.model.policy, old["observation"])
+        log_prob = distribution.log_prob(current, old["action"])
+        log_ratio = log_prob - distribution.log_prob(old["params"], old["action"])
+        readings = policy_shift(distribution, old["params"], current, log_ratio)
+        advantage = old["advantage"]
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        readings |= score_readings(
+            distribution, old["params"], current, old["action"], advantage, log_ratio
+        )
+        readings["diag/policy_variance"] = policy_variance(distribution, current)
+        self._take(readings)
+        self.history.next_round()
+
+    def _on_rollout_end(self) -> None:
+        """Measure the rollout that the next update learns from."""
+        buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
+        raw = torch.as_tensor(buffer.observations).flatten(0, 1)
+        if self._grid is None:
+            scale = 1 / (raw.float().flatten(1).std(0) + 1e-8)
+            self._grid = entropy.fit_grid(raw, scale)
+        side = self._grid.side
+        bits, counts = entropy.entropy_in_cells(self._grid.cells(raw), side * side)
+        own, _ = entropy.entropy_by_own_range(raw.float().flatten(1) * self._grid.scale)
+        readings = {
+            "diag/rollout_entropy": bits,
+            "diag/rollout_entropy_own_range": own,
+            "diag/entropy_share": own / float(np.log2(min(len(raw), 2500))),
+            "diag/duplicates": entropy.duplicate_fraction(raw),
+            "clock/ratio_measured": 1.0,
+            "clock/staleness_min": 0.0,
+        }
+        if self._counts is not None:
+            readings["diag/state_drift"] = histogram_kl(self._counts, counts, side)
+        self._counts = counts
+        if self.model.ep_info_buffer:
+            returns = [info["r"] for info in self.model.ep_info_buffer]
+            readings["rollout/return_round"] = float(np.mean(returns[-10:]))
+        self._take(readings)
+        observation = buffer.observations.reshape(-1, *buffer.observations.shape[2:])
+        actions = torch.as_tensor(buffer.actions).flatten(0, 1)
+        distribution, params = self._params(self.model.policy, observation)
+        self._before = {
+            "observation": copy.deepcopy(observation),
+            "action": actions.squeeze(-1) if distribution is Categorical else actions,
+            "advantage": torch.as_tensor(buffer.advantages).flatten().clone(),
+            "params": tuple(p.clone() for p in params),
+        }
+
+    def _take(self, readings: dict[str, float]) -> None:
+        self.history.add(readings)
+        for name, value in readings.items():
+            self.logger.record(name, value)
+        for alarm in self.panel.judge(self.history):
+            self.alarms.append((self.num_timesteps, alarm))
+            if self.verbose:
+                print(f"{self.num_timesteps:,} {alarm}")
+
+    @torch.no_grad()
+    def _params(self, policy: Any, observation: np.ndarray) -> tuple[Distribution, Params]:
+        """Distribution parameters of a policy for observations [n, ...]."""
+        tensor, _ = policy.obs_to_tensor(observation)
+        given = policy.get_distribution(tensor)
+        if isinstance(given, CategoricalDistribution):
+            return Categorical, (given.distribution.logits.cpu(),)
+        inner = given.distribution
+        if not isinstance(inner, torch.distributions.Normal):
+            raise ValueError(
+                f"{type(given).__name__} is not supported: Box and Discrete actions are"
+            )
+        return Gaussian, (inner.loc.cpu(), inner.scale.cpu())

@@ -1,0 +1,140 @@
+"""Pictures of a run: clocks with gradient norm and KL on top, rollout entropy, reward variance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_twoclocks.diagnostics.reward_profile import WINDOW, alert_line, variance_profile
+from rl_twoclocks.record.events import read_events
+from rl_twoclocks.record.jsonl import read_metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SEVERITY_COLOURS = {"watch": "tab:olive", "warn": "tab:orange", "danger": "tab:red"}
+
+
+def draw(directory: Path, maps: Sequence[tuple[int, Tensor]]) -> list[Path]:
+    """Draw `pictures/*.png` of a run from its records; return the files.
+
+    Args:
+        directory: the run directory, with `metrics.jsonl` and `events.jsonl`.
+        maps: entropy histograms over the run, (frames, counts [bins, bins]).
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    rows = read_metrics(directory / "metrics.jsonl")
+    events = read_events(directory / "events.jsonl")
+    out = directory / "pictures"
+    out.mkdir(exist_ok=True)
+    drawn = [_clocks(rows, events, out / "clocks.png")]
+    if maps:
+        drawn.append(_entropy(rows, events, maps, out / "rollout_entropy.png"))
+    returns = _series(rows, "rollout/return_round")
+    if len(returns[0]) > WINDOW:
+        drawn.append(_variance(returns, events, out / "reward_variance.png"))
+    return drawn
+
+
+def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
+    # The reading order: gradient norm and KL first, then the clocks, then the return.
+    panels = (
+        ("gradient norm", {"grad_norm/total": "all layers", "diag/grad_norm_max": "largest layer"}),
+        ("KL, nats", {"diag/kl_behaviour": "behaviour || current", "train/kl": "to proximal"}),
+        ("clock ratio", {"clock/ratio": "configured", "clock/ratio_measured": "measured"}),
+        ("staleness, versions", {"clock/staleness_mean": "mean", "clock/staleness_max": "max"}),
+        ("return", {"rollout/return_mean": "training", "eval/return_mean": "evaluation"}),
+    )
+    figure, axes = _figure(len(panels))
+    for axis, (label, names) in zip(axes, panels, strict=True):
+        for name, caption in names.items():
+            x, y = _series(rows, name)
+            marker = "o" if name.startswith("eval/") else None
+            axis.plot(x, y, label=caption, linewidth=1.2, marker=marker, markersize=3)
+        axis.set_ylabel(label)
+        axis.legend(loc="upper left", fontsize=7, frameon=False)
+        _mark(axis, events)
+    return _save(figure, axes, path)
+
+
+def _entropy(
+    rows: list[dict], events: list[dict], maps: Sequence[tuple[int, Tensor]], path: Path
+) -> Path:
+    import matplotlib.pyplot as plt
+
+    shown = [maps[i] for i in np.unique(np.linspace(0, len(maps) - 1, 5).round().astype(int))]
+    figure = plt.figure(figsize=(9, 5), layout="constrained")
+    grid = figure.add_gridspec(2, len(shown), height_ratios=(1.2, 1))
+    axis = figure.add_subplot(grid[0, :])
+    for name, caption in (
+        ("diag/rollout_entropy", "cells fixed at the start"),
+        ("diag/rollout_entropy_own_range", "range of each rollout"),
+    ):
+        axis.plot(*_series(rows, name), label=caption, linewidth=1.2)
+    axis.set(xlabel="frames", ylabel="rollout entropy, bits")
+    axis.legend(fontsize=7, frameon=False)
+    _mark(axis, events)
+    for column, (frames, counts) in enumerate(shown):
+        place = figure.add_subplot(grid[1, column])
+        place.imshow(np.log1p(counts.numpy()).T, origin="lower", cmap="viridis")
+        place.set_title(f"{frames:,} frames", fontsize=8)
+        place.set(xticks=[], yticks=[])
+        if column == 0:
+            place.set_ylabel("second axis")
+        place.set_xlabel("first axis", fontsize=7)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def _variance(returns: tuple[np.ndarray, np.ndarray], events: list[dict], path: Path) -> Path:
+    frames, values = returns
+    scale = float(np.ptp(values))
+    profile = variance_profile(values, scale or 1.0)
+    figure, axes = _figure(2)
+    axes[0].plot(frames, values, linewidth=1)
+    axes[0].set_ylabel("return by rollout")
+    axes[1].plot(frames[WINDOW - 1 :], profile, linewidth=1.2, label="rolling variance of 10")
+    axes[1].axhline(alert_line(profile), color="tab:red", linestyle="--", label="alert line")
+    axes[1].set_ylabel("variance, in scales^2")
+    axes[1].legend(fontsize=7, frameon=False)
+    for axis in axes:
+        _mark(axis, events)
+    return _save(figure, axes, path)
+
+
+def _figure(panels: int) -> tuple[Any, Any]:
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(panels, 1, figsize=(9, 1.8 * panels), sharex=True, layout="constrained")
+
+
+def _save(figure: Any, axes: Any, path: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    axes[-1].set_xlabel("frames (agent decisions)")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def _mark(axis: Any, events: list[dict]) -> None:
+    """Vertical lines: alarms by severity, given orders in blue, rescues in black."""
+    axis.grid(alpha=0.25)
+    for event in events:
+        colour = SEVERITY_COLOURS.get(event.get("severity", ""), "tab:blue")
+        if event["kind"] == "order" and not event["given"]:
+            continue
+        if event["kind"] == "rescue":
+            colour = "black"
+        axis.axvline(event["frames"], color=colour, alpha=0.5, linewidth=0.8)
+
+
+def _series(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(row["frames"], row[name]) for row in rows if row.get(name) is not None]
+    return np.array([f for f, _ in pairs]), np.array([v for _, v in pairs], dtype=np.float64)

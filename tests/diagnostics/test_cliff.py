@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rl_twoclocks.diagnostics import CALIBRATED
+from rl_twoclocks.diagnostics.cliff import (
+    cliff_alarm,
+    collapse_alarm,
+    collapsed,
+    normalised_score,
+    rounds_below,
+    score_now,
+    smoothed,
+)
+from tests.diagnostics.histories import recorded
+
+
+@pytest.mark.parametrize(
+    ("value", "random", "healthy", "score"),
+    [(-1200, -1200, -150, 0.0), (-150, -1200, -150, 1.0), (-675, -1200, -150, 0.5), (30, 10, 20, 2)],
+)
+def test_score_is_zero_at_random_and_one_at_healthy_also_for_negative_returns(
+    value: float, random: float, healthy: float, score: float
+) -> None:
+    assert normalised_score(value, random, healthy) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("healthy", [10.0, 9.0])
+def test_score_is_zero_where_healthy_is_not_above_random(healthy: float) -> None:
+    assert normalised_score(100.0, 10.0, healthy) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("returns", "random", "rounds"),
+    [
+        ([0, 50, 100, 49, 49], 0, 2),
+        ([0, 50, 100, 50, 50], 0, 0),
+        ([0, 100, 10, 60, 10], 0, 1),
+        ([100, 10, 10, 10], 0, 3),
+        ([-1200, -150, -700, -700, -700], -1200, 3),
+        ([-1200, -150, -600, -600, -600], -1200, 0),
+        ([-5, -7, -9], -5, 0),
+        ([5, 1, 1], 6, 0),
+        ([1], 0, 0),
+        ([], 0, 0),
+    ],
+)
+def test_rounds_below_counts_the_newest_returns_below_half_of_their_best(
+    returns: list[float], random: float, rounds: int
+) -> None:
+    assert rounds_below(returns, random) == rounds
+
+
+def test_rounds_below_takes_another_fraction() -> None:
+    assert rounds_below([0, 100, 70, 70], 0, fraction=0.8) == 2
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "fallen"),
+    [
+        ([10, 100, 40, 40, 40], True),
+        ([10, 100, 40, 40], False),
+        ([10, 100, 40, 40, 60], False),
+        ([10, 100, 40, 40, 60, 40, 40], False),
+        ([10, 100, 50, 50, 50], False),
+        ([10, 100, 22, 22, 22, 22], True),
+    ],
+)
+def test_collapse_is_three_evaluations_in_a_row_below_half_of_the_running_maximum(
+    evaluations: list[float], fallen: bool
+) -> None:
+    assert collapsed(evaluations, random=0.0) is fallen
+
+
+def test_collapse_counts_from_a_random_policys_return_not_from_zero() -> None:
+    evaluations = [-1000, -100, -400, -400, -400]
+    assert not collapsed(evaluations, random=-1000)
+    assert collapsed(evaluations, random=-600)
+
+
+def test_smoothed_is_a_running_median_that_starts_with_the_first_value() -> None:
+    assert smoothed([1, 9, 2, 3, 8, 4], window=3).tolist() == [1, 1, 2, 3, 3, 4]
+    assert smoothed([], window=5).size == 0
+
+
+def test_smoothed_does_not_see_one_unlucky_rollout() -> None:
+    returns = [10.0] * 20
+    returns[12] = -1000.0
+    assert smoothed(returns).tolist() == [10.0] * 20
+
+
+def test_score_now_lies_between_first_and_best() -> None:
+    returns = [0.0] * 5 + [100.0] * 5 + [25.0] * 5
+    assert score_now(recorded({"rollout/return_round": returns})) == 0.25
+    assert score_now(recorded({"rollout/return_round": returns[:10]})) == 1.0
+
+
+@pytest.mark.parametrize("returns", [[5.0], [5.0, 4.0, 3.0, 2.0], [5.0] * 10])
+def test_score_now_is_undefined_before_anything_was_gained(returns: list[float]) -> None:
+    assert math.isnan(score_now(recorded({"rollout/return_round": returns})))
+
+
+def fall(to: float, rounds: int) -> list[float]:
+    rise = np.linspace(-1200, -150, 30) + 5 * np.sin(np.arange(30))
+    return [*rise, *(to + 5 * np.sin(np.arange(rounds)))]
+
+
+def test_cliff_alarm_on_a_return_that_falls_and_stays_down() -> None:
+    alarm = cliff_alarm(recorded({"rollout/return_round": fall(-1000, 12)}), CALIBRATED)
+    assert alarm is not None
+    assert (alarm.name, alarm.severity) == ("reward_cliff", "danger")
+    assert alarm.values["return"] == pytest.approx(-1000, abs=6)
+    assert alarm.values["best"] == pytest.approx(-150, abs=60)
+    assert alarm.values["rollouts below half"] >= CALIBRATED.cliff_rounds
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        fall(-170, 12),
+        fall(-600, 12),
+        fall(-1000, 5),
+        [*fall(-1000, 12), *([-200.0] * 6)],
+        [-1200.0, -100.0, -1200.0, -1200.0, -1200.0],
+        [-1200.0] * 30,
+    ],
+    ids=["healthy", "above half", "too short", "came back", "too early", "never learnt"],
+)
+def test_cliff_alarm_is_silent(returns: list[float]) -> None:
+    assert cliff_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is None
+
+
+def test_cliff_alarm_is_silent_where_returns_are_that_noisy_anyway() -> None:
+    returns = np.random.default_rng(0).normal(scale=50, size=60)
+    returns[0] = -60
+    assert rounds_below(smoothed(returns), returns[0]) < 60
+    assert cliff_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is None
+
+
+def test_cliff_alarm_is_silent_in_a_round_without_a_return() -> None:
+    history = recorded({"rollout/return_round": fall(-1000, 12)})
+    history.next_round()
+    assert cliff_alarm(history, CALIBRATED) is None
+
+
+def test_collapse_alarm_on_three_bad_evaluations() -> None:
+    series = {"rollout/return_round": [-1200.0] * 5, "eval/return_mean": [-150, -800, -800, -900]}
+    alarm = collapse_alarm(recorded(series), CALIBRATED)
+    assert alarm is not None
+    assert (alarm.name, alarm.severity) == ("collapse", "danger")
+    assert alarm.values == {"return": -900, "best": -150}
+
+
+@pytest.mark.parametrize(
+    "evaluations",
+    [[-1100, -600, -200, -150], [-150, -800, -800], [-150, -800, -800, -500], [-1200, -1300] * 4],
+)
+def test_collapse_alarm_is_silent(evaluations: list[float]) -> None:
+    series = {"rollout/return_round": [-1200.0] * 5, "eval/return_mean": evaluations}
+    assert collapse_alarm(recorded(series), CALIBRATED) is None
+
+
+def test_collapse_alarm_needs_an_evaluation_of_this_round_and_a_random_return() -> None:
+    bad = [-150.0, -800.0, -800.0, -900.0]
+    history = recorded({"rollout/return_round": [-1200.0] * 5, "eval/return_mean": bad})
+    history.next_round()
+    assert collapse_alarm(history, CALIBRATED) is None
+    assert collapse_alarm(recorded({"eval/return_mean": bad}), CALIBRATED) is None

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rl_twoclocks.diagnostics import CALIBRATED
+from rl_twoclocks.diagnostics.periodicity import Period, periodic_alarm, strongest_period
+from tests.diagnostics.histories import recorded
+
+
+def noise(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=n)
+
+
+def significant(found: Period) -> bool:
+    return found.share >= CALIBRATED.periodicity and found.p_value <= 0.01
+
+
+@pytest.mark.parametrize("period", [2, 3, 5, 8, 13])
+@pytest.mark.parametrize("seed", range(2))
+def test_period_of_spikes_is_found(period: int, seed: int) -> None:
+    series = 0.3 * noise(64, seed) + 2.0 * (np.arange(64) % period == 0)
+    found = strongest_period(series)
+    assert found.length == period
+    assert significant(found)
+
+
+@pytest.mark.parametrize("period", [4, 7, 10, 16])
+@pytest.mark.parametrize("seed", range(2))
+def test_period_of_waves_is_found(period: int, seed: int) -> None:
+    series = 0.3 * noise(64, seed) + np.sin(2 * np.pi * np.arange(64) / period)
+    found = strongest_period(series)
+    assert found.length == period
+    assert significant(found)
+
+
+def test_a_spotless_period_explains_all_variance_with_the_least_p_value() -> None:
+    found = strongest_period(np.tile([5.0, 0.0, 0.0, 0.0], 16))
+    assert found.length == 4
+    assert found.share == pytest.approx(1.0, abs=0.02)
+    assert found.p_value == 1 / 201
+
+
+def test_the_shortest_of_several_multiples_is_meant() -> None:
+    assert strongest_period(np.tile([1.0, 0.0, 0.0], 30)).length == 3
+
+
+@pytest.mark.parametrize("trend", [0.05, -0.2])
+def test_a_trend_does_not_hide_a_period(trend: float) -> None:
+    t = np.arange(64)
+    series = trend * t + 2.0 * (t % 6 == 0) + 0.2 * noise(64, 0)
+    found = strongest_period(series)
+    assert found.length == 6
+    assert significant(found)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 1e3), (-1.0, 0.0)])
+def test_the_period_does_not_depend_on_scale_or_level(scale: float, shift: float) -> None:
+    series = 0.5 * noise(48, 3) + (np.arange(48) % 5 == 0)
+    plain, changed = strongest_period(series), strongest_period(scale * series + shift)
+    assert changed.length == plain.length
+    assert changed.share == pytest.approx(plain.share)
+    assert changed.p_value == plain.p_value
+
+
+def test_noise_beats_time_in_no_more_than_chance() -> None:
+    found = [strongest_period(noise(64, seed)) for seed in range(30)]
+    assert sum(significant(x) for x in found) <= 2
+    assert np.mean([x.p_value for x in found]) > 0.3
+
+
+def test_random_walks_do_not_beat_time() -> None:
+    walks = [np.cumsum(noise(64, seed)) for seed in range(30)]
+    assert sum(significant(strongest_period(x)) for x in walks) <= 1
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_trend_alone_does_not_beat_time(power: int) -> None:
+    found = strongest_period(np.arange(64.0) ** power)
+    assert found.share == 0.0
+    assert found.p_value == 1.0
+
+
+@pytest.mark.parametrize(
+    "series",
+    [[], [1.0, 0.0] * 7, [3.3] * 40, [1.0, 0.0] * 20 + [np.nan], [1.0, 0.0] * 20 + [np.inf]],
+    ids=["empty", "short", "constant", "nan", "inf"],
+)
+def test_series_without_a_period(series: list[float]) -> None:
+    assert strongest_period(series) == Period(0, 0.0, 1.0)
+
+
+def loss(n: int, seed: int, spike: float) -> np.ndarray:
+    t = np.arange(n)
+    return np.exp(-t / 20 + 0.15 * noise(n, seed)) * (1 + spike * (t % 4 == 0))
+
+
+@pytest.mark.parametrize("n", [32, 64, 200])
+def test_periodic_alarm_on_a_shrinking_loss_that_jumps_every_fourth_round(n: int) -> None:
+    history = recorded({"diag/critic_loss_first_pass": loss(n, 0, spike=2.0)}, now=8 * n)
+    alarm = periodic_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert (alarm.name, alarm.severity) == ("periodic_loss", "warn")
+    assert alarm.values["period in rounds"] == 4
+    assert alarm.values["p"] <= 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_periodic_alarm_is_silent_on_a_loss_that_only_shrinks(seed: int) -> None:
+    history = recorded({"diag/critic_loss_first_pass": loss(64, seed, spike=0.0)}, now=64)
+    assert periodic_alarm(history, CALIBRATED) is None
+
+
+def test_periodic_alarm_looks_every_eighth_round_only() -> None:
+    series = {"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}
+    raised = [periodic_alarm(recorded(series, now=n), CALIBRATED) is not None for n in range(64, 81)]
+    assert [n for n, on in zip(range(64, 81), raised, strict=True) if on] == [64, 72, 80]
+
+
+def test_periodic_alarm_needs_32_positive_losses_and_one_of_this_round() -> None:
+    short = recorded({"diag/critic_loss_first_pass": loss(31, 0, spike=2.0)}, now=64)
+    assert periodic_alarm(short, CALIBRATED) is None
+    zero = loss(64, 0, spike=2.0)
+    zero[40] = 0.0
+    assert periodic_alarm(recorded({"diag/critic_loss_first_pass": zero}, now=64), CALIBRATED) is None
+    old = recorded({"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}, now=63)
+    old.next_round()
+    assert periodic_alarm(old, CALIBRATED) is None

@@ -1,0 +1,46 @@
+"""When episodes are begun anew, and how seldom."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_twoclocks.config import ReseedConfig
+from rl_twoclocks.interventions.reseed import Reseed
+from tests.interventions.views import alarms, view
+
+
+@pytest.mark.parametrize("name", ["diversity", "duplicates", "reward_staircase"])
+def test_lost_variety_begins_new_episodes_with_a_little_noise(name: str) -> None:
+    change = Reseed(ReseedConfig(noise=0.03)).propose(view(on=alarms(name, severity="warn")))
+    assert change is not None
+    assert change.fields == {"reseed": True, "noise": 0.03}
+    assert change.why == name
+    assert "0.03" in change.what
+
+
+def test_neither_a_mild_alarm_nor_another_one_reseeds() -> None:
+    cure = Reseed(ReseedConfig())
+    assert cure.propose(view(on=alarms("diversity", severity="watch"))) is None
+    assert cure.propose(view(on=alarms("reward_cliff", "policy_kl"))) is None
+    assert cure.propose(view()) is None
+
+
+def test_it_rests_between_two_reseedings_however_long_the_alarm() -> None:
+    cure = Reseed(ReseedConfig(rest=10))
+    on = alarms("diversity")
+    given = [k for k in range(35) if cure.propose(view(round=k, on=on)) is not None]
+    assert given == [0, 10, 20, 30]
+
+
+def test_every_reason_is_named() -> None:
+    change = Reseed(ReseedConfig()).propose(view(on=alarms("duplicates", "diversity")))
+    assert change is not None
+    assert change.why == "diversity, duplicates"
+
+
+def test_its_memory_makes_a_round_trip() -> None:
+    one, other = Reseed(ReseedConfig(rest=10)), Reseed(ReseedConfig(rest=10))
+    one.propose(view(round=7, on=alarms("diversity")))
+    other.load_state_dict(one.state_dict())
+    assert other.propose(view(round=16, on=alarms("diversity"))) is None
+    assert other.propose(view(round=17, on=alarms("diversity"))) is not None
