@@ -102,9 +102,13 @@ def _missing(values: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
+FREE = ("kwargs", "limits")
+"""Ends of the keys whose values are free-form dictionaries."""
+
+
 def free_form(overrides: Sequence[str]) -> list[str]:
     """Let keys of free-form dictionaries be set without Hydra's `++`, whether or not they exist."""
-    free = tuple(f"{key}." for key, _ in schema_keys() if key.endswith("kwargs"))
+    free = tuple(f"{key}." for key, _ in schema_keys() if key.endswith(FREE))
     return [f"++{text}" if text.startswith(free) else text for text in overrides]
 
 
@@ -136,7 +140,7 @@ def _is_key(key: str, known: dict[str, Any]) -> bool:
     if key in known:
         return True
     # Free-form dictionaries take any key below them, and a whole group may be set at once.
-    return any(key.startswith(k + ".") and k.endswith("kwargs") for k in known)
+    return any(key.startswith(k + ".") and k.endswith(FREE) for k in known)
 
 
 def _check_choice(group: str, override: Override, choices: list[str]) -> None:

@@ -52,6 +52,8 @@ class Diagnose:
         self.maps: list[tuple[int, Tensor]] = []
         self.maps_every = 1
         self.begun: list[Alarm] = []
+        self.passes = config.clocks.update_epochs
+        """Passes of the last round, which the governor may have changed."""
         self.seconds = 0.0
 
     # -- measuring -----------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Diagnose:
             parts.clocks,
             window["policy_version"],
             batch_size / parts.update_frequency,
-            clocks.update_epochs,
+            self.passes,
             -(-window.numel() // clocks.minibatch_size),
         )
 
@@ -256,7 +258,7 @@ class Diagnose:
 
     def forget(self) -> None:
         """Start anew after a rescue: the grid stays, what was usual does not."""
-        self.history.forget(keep_first=("rollout/return_round",))
+        self.history.forget(keep=("rollout/return_round", "rollout/return_smoothed"))
         self.panel.clear()
         self.counts = None
 

@@ -157,7 +157,7 @@ class Learner:
         size = self.config.clocks.minibatch_size
         order = torch.randperm(frames, generator=self.generator).to(self.device)
         if ready.keep is not None:
-            order = ready.keep[order]
+            order = ready.keep.to(self.device)[order]
         # One shape for all steps (one compiled graph): a last minibatch that is not full takes
         # frames from the front of the same random order.
         count = -(-frames // size)

@@ -107,7 +107,8 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
 
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.
         clocks.policy_version += 1
-        parts.normalizer.update(rollout["observation"], rollout["reward"], done)
+        if not orders.rescue:
+            parts.normalizer.update(rollout["observation"], rollout["reward"], done)
         if config.collect.reset_each_rollout:
             parts.forget_open_episodes()
         clocks.published_version = clocks.policy_version

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rl_twoclocks.config import ClocksConfig, Config, ConfigError
+from rl_twoclocks.diagnostics.limits import limits
 from rl_twoclocks.optim import check_optimizer
 
 
@@ -126,6 +127,7 @@ def _check(config: Config) -> None:
             f"{c.update_frequency}: fresh frames would be dropped unseen; set both to "
             f"{c.update_frequency}"
         )
+    limits(config.diagnostics.thresholds, config.diagnostics.limits)
     if c.minibatch_size > c.batch_size:
         raise ConfigError(
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "

@@ -47,6 +47,7 @@ class Session:
         self.last_readings: dict[str, float] = {}
         self.saved_at = -1
         saved = checkpoint.load_newest(directory) if resume else None
+        unlogged: dict[str, float] = {}
         if saved is not None:
             state.check(saved)
         self.events = Events(directory, saved["clocks"]["frames"] if saved else 0)
@@ -56,6 +57,7 @@ class Session:
             state.restore(parts, saved)
             self.diagnose.load_state_dict(saved["diagnose"])
             self.steering.load_state_dict(saved["steering"])
+            unlogged = saved["unlogged"]
             self.best, self.earlier_seconds = saved["best"], saved["wall_seconds"]
             self.last_readings = saved["last_evaluation"]
             self.saved_at = parts.clocks.frames
@@ -75,7 +77,7 @@ class Session:
         self.collector: Collector | None = None
         self._batches: Iterator[TensorDictBase] = iter(())
         self.watched: ActorCritic | None = None
-        self.unlogged: dict[str, float] = {}
+        self.unlogged: dict[str, float] = unlogged
         tenth = max(derived.frames // 10, 1)
         self.eval_every = config.eval.every_frames or tenth
         self.save_every = config.checkpoint.every_frames or tenth
@@ -314,6 +316,7 @@ class Session:
             "last_evaluation": dict(self.last_readings),
             "wall_seconds": self._wall_seconds(),
             "loggers": self.loggers.state_dict(),
+            "unlogged": dict(self.unlogged),
             "diagnose": self.diagnose.state_dict(),
             "steering": self.steering.state_dict(),
         }

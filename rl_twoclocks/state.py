@@ -33,6 +33,7 @@ _KEYS = {
     "environments",
     "diagnose",
     "steering",
+    "unlogged",
 }
 
 

@@ -55,6 +55,7 @@ class Steering:
             orders,
         )
         orders, news = self.governor.decide(view)
+        self.diagnose.passes = orders.passes
         for change in news:
             self.events.order(change, self.governor.mode, parts.clocks)
         return orders
@@ -86,9 +87,9 @@ class Steering:
         parts.window.resize(orders.batch_size)
         if orders.update_frequency != parts.update_frequency:
             session.restart_collector(orders.update_frequency)
+        parts.env.set_noise(self._noise(orders))
         if orders.reseed or orders.rescue:
             session.begin_new_episodes()
-        parts.env.set_noise(self._noise(orders))
         if orders.free_memory:
             free_memory(parts.flat.vector.device)
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
@@ -100,6 +101,8 @@ class Steering:
         if not orders.noise:
             return None
         deviation = 1 / self.parts.normalizer.scale
+        if not self.config.normalize.observation and self.parts.window.frames is not None:
+            deviation = self.parts.window.frames["observation"].flatten(0, 1).std(0)
         seed = stream_seed(self.config.seed, "noise", self.parts.clocks.policy_version)
         return orders.noise * deviation, seed
 
@@ -108,6 +111,7 @@ class Steering:
         return {
             "governor": self.governor.state_dict(),
             "snapshots": list(self.snapshots.kept),
+            "noise": self.parts.env.noise_state(),
             "update_frequency": self.parts.update_frequency,
             "batch_size": self.parts.window.length * self.config.num_envs,
         }
@@ -116,5 +120,6 @@ class Steering:
         """Restore."""
         self.governor.load_state_dict(saved["governor"])
         self.snapshots.kept.extend(saved["snapshots"])
+        self.parts.env.restore_noise(saved["noise"])
         self.parts.update_frequency = saved["update_frequency"]
         self.parts.window.resize(saved["batch_size"])

@@ -7,6 +7,7 @@ device, and `alive` turns to 0 for the rest of the round. No step needs the host
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from dataclasses import astuple, dataclass, fields
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
 from rl_twoclocks.config import AlgoConfig, InterventionsConfig, OptimConfig
+from rl_twoclocks.diagnostics.policy_shift import effective_sample_size
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.objectives import OBJECTIVES, critic_loss, standardize
 from rl_twoclocks.optim import FUSED, FlatParameters, adaptive_clip, make_optimizer
@@ -218,8 +220,7 @@ class Update:
         with torch.no_grad():
             log_ratio = log_prob - proximal
             kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
-            weight = (log_prob - behaviour).exp()
-            ess = weight.sum().square() / (weight.square().sum() * weight.numel())
+            ess = effective_sample_size(log_prob - behaviour)
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
         return loss, aux
 
@@ -257,7 +258,10 @@ class Update:
         scaled = torch.where((kl < target / 2) & (kl > 0), lower * 1.5, lower)
         scaled = scaled.clamp(MIN_STEP_SCALE, 1.0)
         self.step_scale.copy_(torch.where(applied > 0, scaled, scale))
-        return scaled * (ess / self._control("ess_base")).clamp(max=1.0).sqrt()
+        base = self._control("ess_base")
+        # Weights that all underflow leave nothing to learn from: a step of size 0, never of size NaN.
+        share = torch.where(torch.isfinite(ess), ess, 0.0) / base.clamp(min=1e-6)
+        return torch.where(base > 0, scaled * share.clamp(max=1.0).sqrt(), scaled)
 
     def _average(self, applied: Tensor) -> None:
         """Take the newest weights into the proximal policy (Hilton et al. 2022, bias-corrected)."""
@@ -326,7 +330,8 @@ class Update:
         self.proximal.copy_(state["proximal"])
         self.proximal_weight.copy_(state["proximal_weight"])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            # torch keeps the tensors it is given, and would go on stepping inside the saved state.
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         else:
             self.moments.copy_(state["moments"])
             self.steps.copy_(state["steps"])

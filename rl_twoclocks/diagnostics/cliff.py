@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 
@@ -21,17 +21,21 @@ def normalised_score(value: float, random: float, healthy: float) -> float:
 
 
 def rounds_below(
-    returns: Sequence[float] | np.ndarray, random: float, fraction: float = 0.5
+    returns: Sequence[float] | np.ndarray,
+    random: float,
+    fraction: float = 0.5,
+    best: float = -np.inf,
 ) -> int:
     """How many of the newest returns in a row have a score below `fraction` of the running maximum.
 
-    The running maximum is of the returns before them. 0 while nothing was gained over `random`.
+    The running maximum is of the returns before them, and of `best`, reached before the first of
+    them. 0 while nothing was gained over `random`.
     """
     x = np.asarray(returns, dtype=np.float64)
-    if x.size < 2:
+    if x.size == 0:
         return 0
-    best = np.maximum.accumulate(x)
-    fallen = (best > random) & (x - random < fraction * (best - random))
+    top = np.maximum.accumulate(np.maximum(x, best))
+    fallen = (top > random) & (x - random < fraction * (top - random))
     still = np.flatnonzero(~fallen)
     return int(x.size - 1 - still[-1]) if still.size else int(x.size)
 
@@ -52,31 +56,37 @@ def smoothed(returns: Sequence[float] | np.ndarray, window: int = 5) -> np.ndarr
 
 def score_now(history: History) -> float:
     """Newest smoothed return between the run's first (0) and its best (1); nan without a gain."""
-    x = smoothed(history.series("rollout/return_round"))
-    if x.size < 3 or x.max() <= x[0]:
+    if not history.start(RETURN).size:
         return float("nan")
-    return normalised_score(float(x[-1]), float(x[0]), float(x.max()))
+    first, best = float(history.start(RETURN)[0]), history.highest(SMOOTHED)
+    return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
+
+
+def _earlier_best(history: History, name: str) -> float:
+    """The best value, if it was reached before the kept ones."""
+    best = history.highest(name)
+    kept = history.series(name)
+    return best if kept.size and best > kept.max() else -np.inf
 
 
 def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
     """The return fell off its height and did not come back."""
-    if "rollout/return_round" not in history:
+    returns = history.series(RETURN)
+    if RETURN not in history or returns.size < 8:
         return None
-    returns = history.series("rollout/return_round")
-    if returns.size < 8:
-        return None
-    x = smoothed(returns)
-    spread = float(np.median(np.abs(np.diff(returns))))
+    newest, best = history.newest(SMOOTHED), history.highest(SMOOTHED)
     # A fall within the usual noise of the returns is none.
-    if x.max() - x[-1] < 3 * spread:
+    if best - newest < 3 * float(np.median(np.abs(np.diff(returns)))):
         return None
-    below = rounds_below(x.tolist(), float(x[0]))
+    first = float(history.start(RETURN)[0])
+    earlier = _earlier_best(history, SMOOTHED)
+    below = rounds_below(history.series(SMOOTHED), first, best=earlier)
     if below < limits.cliff_rounds:
         return None
     return Alarm(
         "reward_cliff",
         "danger",
-        {"return": float(x[-1]), "best": float(x.max()), "rollouts below half": float(below)},
+        {"return": newest, "best": best, "rollouts below half": float(below)},
         "the return fell below half of its best and did not come back;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
@@ -84,16 +94,17 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
 
 def collapse_alarm(history: History, limits: Limits) -> Alarm | None:
     """The one definition of collapse, on evaluations."""
-    if "eval/return_mean" not in history:
+    name = "eval/return_mean"
+    random = history.start(RETURN)
+    if name not in history or not random.size:
         return None
-    evaluations = history.series("eval/return_mean").tolist()
-    random = history.series("rollout/return_round")
-    if not random.size or not collapsed(evaluations, float(random[0])):
+    evaluations = history.series(name)
+    if rounds_below(evaluations, float(random[0]), best=_earlier_best(history, name)) < 3:
         return None
     return Alarm(
         "collapse",
         "danger",
-        {"return": evaluations[-1], "best": max(evaluations)},
+        {"return": float(evaluations[-1]), "best": history.highest(name)},
         "three evaluations in a row lie below half of the best one;",
         "go back to the best checkpoint and lower the step size and the clock ratio.",
     )

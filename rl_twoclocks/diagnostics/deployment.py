@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.cliff import normalised_score
 from rl_twoclocks.diagnostics.history import History
@@ -17,13 +19,14 @@ def deployment_alarm(history: History, limits: Limits) -> Alarm | None:
     """The return under changed conditions lies far below the one in training."""
     if "eval/changed_return_mean" not in history or "eval/return_mean" not in history:
         return None
-    first = history.series("rollout/return_round")
+    first = history.start("rollout/return_round")
     training, changed = (history.newest(f"eval/{k}return_mean") for k in ("", "changed_"))
     # Before anything is learnt there is no score to lose.
-    if not first.size or history.highest("eval/return_mean") <= first[0]:
+    if first.size < 5 or history.highest("eval/return_mean") <= first[0]:
         return None
     score = deployment_score(training, changed, float(first[0]))
-    if training <= first[0] or score >= limits.gap:
+    noise = 3 * float(np.median(np.abs(np.diff(history.series("rollout/return_round")[-32:]))))
+    if training - first[0] <= noise or score >= limits.gap:
         return None
     return Alarm(
         "deployment_gap",

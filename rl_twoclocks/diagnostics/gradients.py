@@ -48,7 +48,7 @@ def covariance_readings(gram: Tensor, minibatch_size: int) -> dict[str, float]:
     smallest, largest = values[1], values[-1]
     norms = gram.diagonal().clamp(min=0).sqrt()
     cosines = gram / (norms[:, None] * norms[None, :]).clamp(min=1e-300)
-    flat = largest <= 0
+    flat = bool(largest <= 1e-12 * trace)
     readings = (
         1.0 if flat else float(centred.diagonal().sum().square() / spread),
         1.0 if flat else float(largest / smallest) if smallest > 1e-9 * largest else float("inf"),
@@ -76,7 +76,7 @@ def gradient_alarm(history: History, limits: Limits) -> Alarm | None:
     name = "diag/grad_norm_max"
     usual = history.usual(name, leave_out=3)
     relative = limits.gradient_relative * usual if usual == usual else 0.0
-    level = max(limits.gradient_norm, relative)
+    level = min(max(limits.gradient_norm, relative), limits.gradient_ceiling)
     if not history.all_beyond(name, level, 3):
         return None
     return Alarm(

@@ -10,6 +10,11 @@ import torch
 
 KEEP = 512
 """Newest values kept of every reading."""
+START = 5
+"""First values of the run kept of every reading, however long it gets."""
+RETURN, SMOOTHED = "rollout/return_round", "rollout/return_smoothed"
+SMOOTH = 5
+"""Values in the running median of the return: one unlucky rollout is no fall."""
 
 
 class History:
@@ -20,13 +25,23 @@ class History:
         self.round = 0
         self._values: dict[str, deque[tuple[int, float]]] = {}
         self._best: dict[str, float] = {}
+        self._first: dict[str, list[float]] = {}
 
     def add(self, readings: Mapping[str, float]) -> None:
         """Take the readings of the present round; a name that is missing was not measured."""
         for name, value in readings.items():
             if np.isfinite(value):
-                self._values.setdefault(name, deque(maxlen=KEEP)).append((self.round, float(value)))
-                self._best[name] = max(self._best.get(name, float(value)), float(value))
+                self._add(name, float(value))
+                if name == RETURN:
+                    newest = [v for _, v in list(self._values[name])[-SMOOTH:]]
+                    self._add(SMOOTHED, float(np.median(newest)))
+
+    def _add(self, name: str, value: float) -> None:
+        self._values.setdefault(name, deque(maxlen=KEEP)).append((self.round, value))
+        self._best[name] = max(self._best.get(name, value), value)
+        first = self._first.setdefault(name, [])
+        if len(first) < START:
+            first.append(value)
 
     def next_round(self) -> None:
         """Begin the next round."""
@@ -54,6 +69,10 @@ class History:
         """The largest value of the whole run; nan if there is none."""
         return self._best.get(name, float("nan"))
 
+    def start(self, name: str) -> np.ndarray:
+        """The first values of the whole run, at most `START`."""
+        return np.array(self._first.get(name, ()))
+
     def all_beyond(self, name: str, level: float, rounds: int, below: bool = False) -> bool:
         """Whether the newest `rounds` values lie above (or below) a level, and one is of this round."""
         values = self._values.get(name, ())
@@ -65,18 +84,17 @@ class History:
     def usual(self, name: str, leave_out: int = 0) -> float:
         """Median of the kept values without the newest `leave_out`; nan if none are left."""
         x = self.series(name)
-        x = x[: len(x) - leave_out]
+        x = x[: max(0, len(x) - leave_out)]
         return float(np.median(x)) if x.size else float("nan")
 
-    def forget(self, keep_first: tuple[str, ...] = ()) -> None:
+    def forget(self, keep: tuple[str, ...] = ()) -> None:
         """Start anew after a rescue: what was usual before says nothing about slower clocks.
 
-        Of the names in `keep_first` the first value stays, as the zero to measure gains from.
+        Of the names in `keep` the run's first values and its largest stay, to measure gains by.
         """
-        kept = {name: self._values[name][0] for name in keep_first if self._values.get(name)}
         self._values.clear()
-        for name, value in kept.items():
-            self._values[name] = deque([value], maxlen=KEEP)
+        self._best = {name: self._best[name] for name in keep if name in self._best}
+        self._first = {name: self._first[name] for name in keep if name in self._first}
 
     def state_dict(self) -> dict:
         """All values, plain."""
@@ -86,12 +104,14 @@ class History:
                 k: torch.tensor(list(v), dtype=torch.float64) for k, v in self._values.items()
             },
             "best": dict(self._best),
+            "first": {name: list(values) for name, values in self._first.items()},
         }
 
     def load_state_dict(self, state: dict) -> None:
         """Restore."""
         self.round = state["round"]
         self._best = dict(state["best"])
+        self._first = {name: list(values) for name, values in state["first"].items()}
         self._values = {
             name: deque(((int(r), v) for r, v in pairs.tolist()), maxlen=KEEP)
             for name, pairs in state["values"].items()

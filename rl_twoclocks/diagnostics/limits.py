@@ -54,8 +54,10 @@ class Limits:
     """Share of frames outside the trust region, mean over a round."""
     gradient_norm: float = 5.0
     """Gradient norm of a layer (healthy below 3)."""
-    gradient_relative: float = 1.0
-    """... and this many times the run's own median."""
+    gradient_relative: float = 0.0
+    """... and this many times the run's own median ..."""
+    gradient_ceiling: float = 100.0
+    """... or beyond this, whatever is usual in the run."""
     participation: float = 1.5
     """Participation ratio of minibatch gradients."""
     score_residual: float = 30.0
@@ -74,6 +76,8 @@ class Limits:
     """Windows for which the reward variance stays above its alert line."""
     staircase_rise: float = 3.0
     """Level of the variance of scaled returns (`seed`), or times the run's own median."""
+    staircase_relative: float = 0.0
+    """1: `staircase_rise` counts in the run's own median; 0: it is absolute."""
     cliff_rounds: float = 5.0
     """Rounds in a row with a score below half of its best."""
     dead_units: float = 0.25
@@ -98,6 +102,7 @@ CALIBRATED = Limits(
     critic_jump_narrow=0.5,
     critic_jump_noise=8.0,
     staircase=8.0,
+    staircase_relative=1.0,
 )
 SEED = Limits(entropy_relative=0.0, entropy_floor=0.0)
 LIMITS = {"calibrated": CALIBRATED, "seed": SEED}

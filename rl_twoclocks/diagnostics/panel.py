@@ -60,6 +60,7 @@ class Panel:
         """Start with none on."""
         self.limits, self.rules = limits, rules
         self.active: dict[str, Alarm] = {}
+        self._worst: dict[str, int] = {}
         self._last: dict[str, int] = {}
 
     def judge(self, history: History) -> list[Alarm]:
@@ -71,10 +72,10 @@ class Panel:
         """Enter alarms of round `now`; return those that begin or grow worse."""
         begun = []
         for alarm in found:
-            old = self.active.get(alarm.name)
-            if old is None or alarm.rank > old.rank:
+            if alarm.name not in self.active or alarm.rank > self._worst[alarm.name]:
                 begun.append(alarm)
-                self.active[alarm.name] = alarm
+                self._worst[alarm.name] = alarm.rank
+            self.active[alarm.name] = alarm
             self._last[alarm.name] = now
         for name in [n for n in self.active if now - self._last[n] > QUIET_ROUNDS]:
             del self.active[name]
@@ -87,6 +88,7 @@ class Panel:
     def clear(self) -> None:
         """Switch all alarms off, after a rescue."""
         self.active.clear()
+        self._worst.clear()
         self._last.clear()
 
     def state_dict(self) -> dict:
@@ -95,9 +97,10 @@ class Panel:
             name: vars(alarm) | {"values": {k: float(v) for k, v in alarm.values.items()}}
             for name, alarm in self.active.items()
         }
-        return {"active": active, "last": dict(self._last)}
+        return {"active": active, "worst": dict(self._worst), "last": dict(self._last)}
 
     def load_state_dict(self, state: dict) -> None:
         """Restore."""
         self.active = {k: Alarm(**v) for k, v in state["active"].items()}
+        self._worst = dict(state["worst"])
         self._last = dict(state["last"])

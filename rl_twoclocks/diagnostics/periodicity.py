@@ -24,7 +24,7 @@ class Period:
     """Chance of so strong a period in the same values in random order; 1 if there is none."""
 
 
-def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 200) -> Period:
+def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 1000) -> Period:
     """Find the strongest period of a series, one value per round taken at a fixed phase.
 
     Epoch folding: for every period P the variance between the means of the P phases, over the total
@@ -47,7 +47,9 @@ def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 2
     shuffled = np.random.default_rng(0).permuted(np.tile(x, (permutations, 1)), axis=1)
     chance = _folded(shuffled, longest).max(axis=1)
     p_value = (1 + int((chance >= shares[best]).sum())) / (1 + permutations)
-    return Period(best + 2, max(float(shares[best]), 0.0), p_value)
+    if shares[best] <= 0:
+        return Period(0, 0.0, 1.0)
+    return Period(best + 2, float(shares[best]), p_value)
 
 
 def _folded(x: np.ndarray, longest: int) -> np.ndarray:
@@ -84,7 +86,11 @@ def periodic_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     # The logarithm: swings count in proportion to a loss that shrinks over a run.
     found = strongest_period(np.log(series))
-    if found.share < limits.periodicity or found.p_value > 0.01:
+    if found.share < limits.periodicity or found.p_value > 0.002:
+        return None
+    # Looked at every 8 rounds, chance would pass now and then: the same period must be there twice.
+    before = strongest_period(np.log(series[:-8]))
+    if before.length != found.length or before.p_value > 0.02:
         return None
     return Alarm(
         "periodic_loss",

@@ -41,12 +41,15 @@ def dead_fraction(features: list[Tensor], tolerance: float = 1e-3) -> float:
 def feature_rank(features: Tensor, keep: float = 0.99) -> int:
     """Directions that hold `keep` of the variance of the penultimate features [n, units].
 
-    0 for constant features.
+    0 for constant features, and for features that are not finite.
     """
-    centred = (features - features.mean(0)).double()
+    if not bool(torch.isfinite(features).all()):
+        return 0
+    wide = features.double()
+    centred = wide - wide.mean(0)
     values = torch.linalg.eigvalsh(centred.T @ centred).flip(0).clamp(min=0)
     total = values.sum()
-    if float(total) <= 1e-12 * features.shape[0]:
+    if float(total) <= 1e-12 * max(float(wide.square().sum()), 1e-300):
         return 0
     return int((values.cumsum(0) < keep * total).sum()) + 1
 
@@ -55,7 +58,12 @@ def policy_variance(distribution: Distribution, params: Params) -> float:
     """How differently the policy acts in different states; 0 for a policy blind to them.
 
     Gaussian: mean over dimensions of Var_s(loc) / scale^2. Categorical: sum over choices of Var_s(p).
+
+    Raises:
+        ValueError: there is no state.
     """
+    if params[0].shape[0] == 0:
+        raise ValueError("no states: the variance over an empty window is not defined")
     if distribution is Categorical:
         return float(params[0].softmax(-1).var(0, correction=0).sum())
     loc, scale = params

@@ -11,6 +11,16 @@ from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.distributions import Distribution, Params
 
 
+def effective_sample_size(log_ratio: Tensor) -> Tensor:
+    """(sum w)^2 / (n sum w^2) of importance weights exp(log_ratio) [n], in (0, 1] (Kish 1965).
+
+    By log-sum-exp: it must hold most of all where single weights overflow.
+    """
+    log_sum = torch.logsumexp(log_ratio, 0)
+    log_squares = torch.logsumexp(2 * log_ratio, 0)
+    return (2 * log_sum - log_squares).exp() / log_ratio.numel()
+
+
 @torch.no_grad()
 def policy_shift(
     distribution: Distribution, behaviour: Params, current: Params, log_ratio: Tensor
@@ -27,9 +37,14 @@ def policy_shift(
         direction. `diag/ess`: effective sample size of the importance weights over n, in (0, 1]
         (Kish 1965). `diag/total_variation`: half of the mean |ratio - 1|, in [0, 1] in expectation.
         `diag/ratio_max`: largest importance weight.
+
+    Raises:
+        ValueError: there is no frame.
     """
+    if log_ratio.numel() == 0:
+        raise ValueError("no frames: the shift over an empty window is not defined")
     ratio = log_ratio.exp()
-    ess = ratio.sum().square() / (ratio.square().sum() * ratio.numel())
+    ess = effective_sample_size(log_ratio)
     values = torch.stack(
         [
             distribution.kl(behaviour, current).mean(),
@@ -46,15 +61,14 @@ def policy_shift(
 def kl_alarm(history: History, limits: Limits) -> Alarm | None:
     """A policy that left its data behind within a round."""
     ratio = max(history.newest("clock/ratio_measured", 1.0), 1.0)
-    levels = (
+    beyond: list[tuple[Severity, float]] = [
         (severity, level * ratio)
         for severity, level in _kl_levels(limits)
         if history.all_beyond("diag/kl_behaviour", level * ratio, 2)
-    )
-    worst: tuple[Severity, float] = next(levels, ("watch", 0.0))
-    severity, level = worst
-    if not level:
+    ]
+    if not beyond:
         return None
+    severity, level = beyond[0]
     values = {"nats": history.newest("diag/kl_behaviour"), "level": level}
     values |= {"first pass beyond": first} if (first := history.newest("diag/kl_pass", 0)) else {}
     return Alarm(

@@ -48,7 +48,9 @@ def creep(megabytes: Sequence[float] | np.ndarray) -> float:
 
 
 def memory_alarm(history: History, limits: Limits) -> Alarm | None:
-    """Memory that grows steadily."""
+    """Memory that grows steadily, after the window has filled."""
+    if history.round < 3 * history.newest("clock/ratio", 1.0):
+        return None
     for name in ("time/memory_host", "time/memory_device"):
         series = history.series(name)
         if name not in history or series.size < 32 or history.round % 8:

@@ -56,12 +56,16 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     trend = smoothed(returns, WINDOW)
     # A learning curve varies because it rises, and more the higher it stands: only what varies around
     # its own trend counts, relative to what has been gained so far.
-    gained = np.maximum.accumulate(np.abs(trend - returns[0]))
+    gained = np.maximum.accumulate(np.abs(trend - history.start("rollout/return_round")[0]))
     floor = 0.1 * gained[-1]
     if floor <= 0:
         return None
     profile = variance_profile((returns - trend) / np.maximum(gained, floor), 1.0)
-    level = max(alert_line(profile), limits.staircase_rise * float(np.median(profile)))
+    if limits.staircase_relative:
+        # The median, not the mean: one steep rise at the start would lift the line for ever.
+        level = limits.staircase_rise * float(np.median(profile))
+    else:
+        level = max(alert_line(profile), limits.staircase_rise)
     length = staircase_length(profile, level)
     growing = trend[-1] >= trend[-2 * WINDOW : -WINDOW].max()
     if length <= limits.staircase or growing:

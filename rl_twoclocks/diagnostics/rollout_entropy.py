@@ -51,11 +51,13 @@ class Grid:
     def cells(self, observation: Tensor) -> Tensor:
         """Cell numbers [n] (int64, row-major) of raw observations [n, ...]."""
         states = reduce(flat_states(observation) * self.scale)
-        # What is not finite shares a corner: it must not become a random index.
-        place = ((states - self.shift) @ self.axes).nan_to_num(0.0, 1e6, -1e6)
+        # What is not finite must not become a random index.
+        place = ((states.double() - self.shift) @ self.axes).nan_to_num(0.0, 1e6, -1e6)
         step = torch.where(self.width > 0, self.width, torch.ones_like(self.width))
         before = self.bins * (REACH - 1) // 2
-        index = ((place - self.low) / step).floor().clamp(-1e6, 1e6).long() + before
+        index = ((place - self.low) / step).floor().clamp(-1e6, 1e6)
+        # An axis along which nothing varied at first has one cell.
+        index = torch.where(self.width > 0, index, 0.0).long() + before
         index = index.clamp(0, self.side - 1)
         return index[:, 0] * self.side + index[:, 1]
 
@@ -95,11 +97,12 @@ def principal_axes(states: Tensor) -> tuple[Tensor, Tensor]:
     States of rank below two, constant ones included, give axes that are valid but arbitrary. States
     of one dimension get an empty second axis.
     """
-    mean = states.mean(0)
-    centred = states - mean
-    # float64: eigh of a badly scaled covariance in single precision may not converge.
-    covariance = (centred.T @ centred).double() / max(states.shape[0], 1)
-    axes = torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1).to(states.dtype)
+    # float64 throughout: products of badly scaled states overflow or cancel in single precision.
+    wide = states.double()
+    mean = wide.mean(0)
+    centred = wide - mean
+    covariance = centred.T @ centred / max(states.shape[0], 1)
+    axes = torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)
     if axes.shape[1] < 2:
         axes = torch.cat([axes, torch.zeros_like(axes)], dim=1)
     return mean, axes
@@ -130,14 +133,16 @@ def fit_grid(observation: Tensor, scale: Tensor | None = None, bins: int | None 
     states = _finite(reduce(states * scale))
     if states.shape[0] == 0:
         d = min(scale.numel(), MOST)
-        zeros = torch.zeros(2).to(scale)
-        return Grid(scale, scale.new_zeros(d), scale.new_zeros(d, 2), zeros, zeros, bins or 8)
+        wide = scale.double()
+        zeros = wide.new_zeros(2)
+        return Grid(scale, wide.new_zeros(d), wide.new_zeros(d, 2), zeros, zeros, bins or 8)
     shift, axes = principal_axes(states)
-    place = (states - shift) @ axes
+    place = (states.double() - shift) @ axes
     quantiles = torch.tensor([0.01, 0.99], dtype=place.dtype, device=place.device)
     low, high = torch.quantile(place[: 1 << 16], quantiles, dim=0)
     bins = bins or bins_for(states.shape[0])
-    return Grid(scale, shift, axes, low, (high - low) / bins, bins)
+    width = torch.where(high - low > _rounding(states), (high - low) / bins, 0.0)
+    return Grid(scale, shift, axes, low, width, bins)
 
 
 def entropy_in_cells(cells: Tensor, total_cells: int) -> tuple[float, Tensor]:
@@ -172,11 +177,9 @@ def entropy_by_own_range(observation: Tensor, bins: int = 50) -> tuple[float, Te
     if states.shape[0] == 0:
         return 0.0, torch.zeros(bins, bins, dtype=torch.int64)
     shift, axes = principal_axes(states)
-    place = (states - shift) @ axes
+    place = (states.double() - shift) @ axes
     low, high = place.amin(0), place.amax(0)
-    # Below rounding there is no range: a constant rollout must not be blown up to one.
-    noise = 1e-6 * states.abs().amax().clamp(min=1e-12)
-    spread = torch.where(high - low > noise, high - low, torch.inf)
+    spread = torch.where(high - low > _rounding(states), high - low, torch.inf)
     index = ((place - low) / spread * bins).long().clamp(0, bins - 1)
     entropy, counts = entropy_in_cells(index[:, 0] * bins + index[:, 1], bins * bins)
     return entropy, counts.view(bins, bins)
@@ -200,8 +203,14 @@ def duplicate_fraction(observation: Tensor) -> float:
     # Exact equality by one random projection: a sort of scalars instead of rows.
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator, dtype=torch.float64)
-    key = states.double() @ direction.to(states.device)
+    # A row-wise sum, not a product: there, equal rows may round differently.
+    key = (states.double() * direction.to(states.device)).sum(1)
     return 1.0 - torch.unique(key).numel() / states.shape[0]
+
+
+def _rounding(states: Tensor) -> Tensor:
+    """Below this there is no range: a constant rollout must not be blown up to one."""
+    return 1e-9 * states.double().abs().amax().clamp(min=1e-12)
 
 
 def _finite(states: Tensor) -> Tensor:
@@ -229,7 +238,7 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
             return _diversity("watch", values, "rollout entropy fell three times in a row")
         return None
     series = history.series("diag/rollout_entropy")
-    start = float(np.median(series[:5]))
+    start = float(np.median(history.start("diag/rollout_entropy")))
     fall = start - float(np.median(series[-3:]))
     if series.size < 8 or fall < limits.entropy_low:
         return None

@@ -43,7 +43,9 @@ def expected_score(distribution: Distribution, behaviour: Params, current: Param
 def score_power(distribution: Distribution, params: Params) -> Tensor:
     """E_{a ~ pi}[|score|^2] by state, [n], in closed form: the sampling noise on a policy's own data."""
     if distribution is Categorical:
-        return 1 - params[0].softmax(-1).square().sum(-1)
+        p = params[0].softmax(-1)
+        # Not 1 - sum p^2, which cancels for a policy that is almost certain.
+        return (p * (1 - p)).sum(-1)
     return (params[1].square().reciprocal() + 2).sum(-1)
 
 
@@ -82,7 +84,9 @@ def score_readings(
         raise ValueError("no frames: the score of an empty window is not defined")
     s = score(distribution, current, action)
     expected = expected_score(distribution, behaviour, current)
-    weight, gain = log_ratio.exp().unsqueeze(-1), advantage.unsqueeze(-1)
+    # The reading does not depend on the weights' scale: the largest is 1.
+    weight = (log_ratio - log_ratio.max()).exp().unsqueeze(-1)
+    gain = advantage.unsqueeze(-1)
     power = score_power(distribution, current).mean().clamp(min=1e-24)
     noise = (power / n).sqrt()
     variance = (gain * s).var(0, correction=0).sum()
@@ -92,7 +96,7 @@ def score_readings(
             s.mean(0).norm() / noise,
             (weight * s).mean(0).norm() / (noise * weight.square().mean().sqrt()),
             (expected.square().sum(-1).mean() / power).sqrt(),
-            (1 - centred / variance.clamp(min=1e-24)).clamp(0, 1),
+            torch.where(variance > 1e-20, 1 - centred / variance, 0.0).clamp(0, 1),
         ]
     ).tolist()
     names = ("score_residual", "score_residual_weighted", "score_drift", "baseline_leak")

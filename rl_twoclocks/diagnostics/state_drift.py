@@ -55,8 +55,11 @@ def nearest_neighbour_kl(before: Tensor, after: Tensor, k: int = 5) -> float:
         ValueError: a sample has no more than k points.
     """
     n, m = before.shape[0], after.shape[0]
-    if n <= k or m < k:
+    if n <= k or m <= k:
         raise ValueError(f"{k} neighbours need more than {k} points, not {n} and {m}")
+    # Distances by products cancel far from the origin.
+    centre = before.double().mean(0)
+    before, after = before.double() - centre, after.double() - centre
     # k + 1: the nearest neighbour in the own sample is the point itself.
     own = torch.cdist(before, before).kthvalue(k + 1, dim=1).values
     other = torch.cdist(before, after).kthvalue(k, dim=1).values

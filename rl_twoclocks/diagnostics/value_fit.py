@@ -16,9 +16,11 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
 
     Constant targets give 0: there is nothing to explain.
     """
-    variance = target.var(correction=0)
-    residual = (target - value).var(correction=0)
-    return float(torch.where(variance > 0, 1 - residual / variance.clamp(min=1e-20), 0.0))
+    wide = target.double()
+    variance = wide.var(correction=0)
+    residual = (wide - value).var(correction=0)
+    constant = variance <= 1e-12 * wide.square().mean()
+    return float(torch.where(constant, 0.0, 1 - residual / variance.clamp(min=1e-300)))
 
 
 def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
@@ -30,7 +32,10 @@ def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
     jump = float(series[-3:].min()) / max(before, 1e-12) - 1
     steps = np.abs(np.diff(series[:-3])) / np.maximum(series[:-4], 1e-12)
     usual = limits.critic_jump_noise * float(np.median(steps))
-    narrow = history.newest("diag/entropy_share", 1.0) < limits.entropy_floor
+    if limits.entropy_relative:
+        narrow = history.newest("diag/entropy_share", 1.0) < limits.entropy_floor
+    else:
+        narrow = history.newest("diag/rollout_entropy_own_range", 99.0) < limits.entropy_low
     level = max(limits.critic_jump_narrow if narrow else limits.critic_jump, usual)
     if jump <= level:
         return None

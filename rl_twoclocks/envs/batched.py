@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -92,6 +93,9 @@ class BatchedEnv(EnvBase):
         seeds, self._seeds = self._seeds, None
         obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
         obs = self._noisy(_single(obs))
+        if self._noise is not None and mask is not None and self._current is not None:
+            # Those that go on keep the observation that they have been given.
+            obs[~mask] = self._current.numpy()[~mask]
         self._require_finite(obs, "observation")
         return obs
 
@@ -176,6 +180,20 @@ class BatchedEnv(EnvBase):
         else:
             deviation, seed = noise
             self._noise = deviation.cpu().numpy(), np.random.default_rng(seed)
+
+    def noise_state(self) -> dict[str, Any] | None:
+        """The noise and where its stream stands, as plain data; None without noise."""
+        if self._noise is None:
+            return None
+        deviation, stream = self._noise
+        state = json.dumps(stream.bit_generator.state)
+        return {"deviation": torch.from_numpy(deviation.copy()), "stream": state}
+
+    def restore_noise(self, state: dict[str, Any] | None) -> None:
+        """Restore what `noise_state` gave."""
+        self.set_noise(None if state is None else (state["deviation"], 0))
+        if state is not None and self._noise is not None:
+            self._noise[1].bit_generator.state = json.loads(state["stream"])
 
     def _noisy(self, obs: np.ndarray) -> np.ndarray:
         if self._noise is None:

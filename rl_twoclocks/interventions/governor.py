@@ -69,7 +69,7 @@ class Governor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; a cure that was off then starts fresh."""
-        self.active = dict(state["active"])
+        self.active = dict(state["active"]) if self.cures else {}
         for cure in self.cures:
             if cure.name in state["cures"]:
                 cure.load_state_dict(state["cures"][cure.name])

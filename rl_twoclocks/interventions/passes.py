@@ -8,23 +8,25 @@ from rl_twoclocks.interventions.orders import Change
 
 
 class Passes(Remembering):
-    """Halves the passes on an alarm, and gives one back per `rest` quiet rounds."""
+    """Halves the passes on an alarm, and gives one back per 3 x `rest` quiet rounds."""
 
     name = "passes"
-    memory = ("last", "passes")
+    memory = ("last", "alarmed", "passes")
 
     def __init__(self, config: PassesConfig) -> None:
         """Take the settings."""
         self.config = config
-        self.last, self.passes = -config.rest, 0
+        self.last, self.alarmed, self.passes = -config.rest, -config.rest, 0
 
     def propose(self, view: View) -> Change | None:
         """Set this round's passes."""
         wanted = view.orders.passes
         now = self.passes or wanted
         why = view.any_of("clip_fraction", "policy_kl", "dead_units", at_least="warn")
-        quiet = view.round - self.last
-        if why and now > 1 and quiet >= self.config.rest:
+        if why:
+            self.alarmed = view.round
+        quiet = view.round - max(self.last, self.alarmed)
+        if why and now > 1 and view.round - self.last >= self.config.rest:
             self.last, self.passes = view.round, max(1, now // 2)
         elif not why and self.passes and quiet >= 3 * self.config.rest:
             # Giving back waits longer than taking away: otherwise it would swing.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rl_twoclocks.config import RatioConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
@@ -9,48 +11,43 @@ from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO
 
 
 class Ratio(Remembering):
-    """Halves the excess of the clock ratio when data is too old for its policy."""
+    """Halves the clock ratio, or brings it to the family's cap, when data is too old for its policy."""
 
     name = "ratio"
-    memory = ("last", "batch_size", "update_frequency")
+    memory = ("last", "most")
 
     def __init__(self, config: RatioConfig) -> None:
         """Take the settings."""
         self.config = config
         self.last = -config.rest
-        self.batch_size = self.update_frequency = 0
+        self.most = 0.0
+        """Clock ratio that is allowed from now on; 0: any."""
 
     def propose(self, view: View) -> Change | None:
         """Order smaller B, or larger U, from the next rollout on."""
         why = view.any_of("effective_sample_size", "clock_ratio", at_least="danger")
         why += view.any_of("score_residual", "baseline_leak", "policy_lag", at_least="warn")
-        batch = self.batch_size or view.orders.batch_size
-        frequency = self.update_frequency or view.orders.update_frequency
-        changed = ""
-        if why and view.round - self.last >= self.config.rest and batch > frequency:
-            batch, frequency = next_clocks(view, batch, frequency)
-            changed = ", ".join(why)
-            self.last, self.batch_size, self.update_frequency = view.round, batch, frequency
-        if not self.batch_size or view.orders.rescue:
+        batch, frequency = view.orders.batch_size, view.orders.update_frequency
+        ratio = min(batch / frequency, self.most or batch / frequency)
+        if why and view.round - self.last >= self.config.rest and ratio > 1:
+            row = SAFE_TABLE.get(view.config.task.family)
+            cap = row.ratio_cap if row else WATCH_RATIO
+            self.last, self.most = view.round, max(1.0, min(cap, ratio / 2))
+        if not self.most or batch / frequency <= self.most:
             return None
-        # A rescue may have shrunk both below what was ordered here.
-        batch = min(self.batch_size, view.orders.batch_size)
-        frequency = min(self.update_frequency, batch)
+        batch, frequency = within(view, batch, frequency, self.most)
         what = f"B {batch:,} / U {frequency:,} = {batch / frequency:.3g}"
         fields = {"batch_size": batch, "update_frequency": frequency}
-        return Change(self.name, changed or "earlier order", what, fields)
+        return Change(self.name, ", ".join(why) or "earlier order", what, fields)
 
 
-def next_clocks(view: View, batch: int, frequency: int) -> tuple[int, int]:
-    """Half of the clock ratio, or the family's cap if that is lower, in whole columns of N frames."""
+def within(view: View, batch: int, frequency: int, most: float) -> tuple[int, int]:
+    """B and U with a ratio of at most `most`, in whole columns of N frames: B first, then U."""
     n, minibatch = view.config.num_envs, view.config.clocks.minibatch_size
     row = SAFE_TABLE.get(view.config.task.family)
-    cap = row.ratio_cap if row else WATCH_RATIO
-    wanted = max(1.0, min(cap, batch / frequency / 2))
     floor = max(row.batch_size[0] if row else frequency, frequency, minibatch)
     floor = min(-(-floor // n) * n, batch)
-    smaller = max(int(wanted * frequency) // n * n, floor)
-    if smaller / frequency > wanted:
-        larger = -(-int(smaller / wanted) // n) * n
-        frequency = min(max(larger, frequency), smaller)
+    smaller = max(int(most * frequency) // n * n, floor)
+    if smaller > most * frequency:
+        frequency = min(-(-math.ceil(smaller / most) // n) * n, smaller)
     return smaller, frequency

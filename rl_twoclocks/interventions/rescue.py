@@ -14,7 +14,10 @@ from typing import Any
 from rl_twoclocks.config import Config, RescueConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
-from rl_twoclocks.safety import SAFE_TABLE
+from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO, SafeRow
+
+SMALLEST_U = 256
+"""Least U, frames, for families without a row of their own."""
 
 
 class Rescue(Remembering):
@@ -31,13 +34,21 @@ class Rescue(Remembering):
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
-        rescue = bool(why) and self.count < self.config.most
+        # Under `observe` the alarm goes on: one cliff is one rescue there too.
+        rested = self.last < 0 or view.round - self.last > self.config.before
+        rescue = bool(why) and rested and self.count < self.config.most
         if rescue:
             self.count += 1
             self.last = view.round
         if not self.count:
             return None
-        batch, frequency = shrunk(view.config, self.config.shrink**self.count)
+        if self.config.shrink == self.config.step == 1.0:
+            return (
+                Change(self.name, ", ".join(why), "rollback alone", {"rescue": True})
+                if rescue
+                else None
+            )
+        batch, frequency = shrunk(view.config, self.config.shrink**self.count, self.count)
         scale = self.config.step**self.count
         fields: dict[str, Any] = {
             "rescue": rescue,
@@ -52,20 +63,30 @@ class Rescue(Remembering):
         return Change(self.name, ", ".join(why) or "earlier order", what, fields)
 
 
-def shrunk(config: Config, factor: float) -> tuple[int, int]:
-    """B and U after shrinking: at least the family's smallest U, and a ratio that does not rise."""
+def shrunk(config: Config, factor: float, count: int = 1) -> tuple[int, int]:
+    """B and U after the `count`-th rescue: U x `factor`, and a clock ratio that only falls.
+
+    U stays at or above the family's smallest. The ratio is at most the family's cap, half of it after
+    the second rescue, and so on down to 1: a ratio above the cap is part of the cause.
+    """
     n, c = config.num_envs, config.clocks
     row = SAFE_TABLE.get(config.task.family)
-    floor = max(row.update_frequency[0] if row else c.minibatch_size, c.minibatch_size)
+    floor = max(row.update_frequency[0] if row else SMALLEST_U, c.minibatch_size)
     floor = min(-(-floor // n) * n, c.update_frequency)
     frequency = max(int(c.update_frequency * factor) // n * n, floor)
-    ratio = c.batch_size / c.update_frequency
-    # A ratio above the family's cap is part of the cause.
-    if row:
-        ratio = min(ratio, row.ratio_cap)
+    if (
+        c.batch_size * 1.0 <= _cap(row, count) * c.update_frequency
+        and frequency == c.update_frequency
+    ):
+        return c.batch_size, frequency
+    ratio = max(1.0, min(c.batch_size / c.update_frequency, _cap(row, count)))
     batch = max(int(ratio * frequency) // n * n, frequency)
     smallest = -(-c.minibatch_size // n) * n
     return max(batch, smallest), frequency
+
+
+def _cap(row: SafeRow | None, count: int) -> float:
+    return (row.ratio_cap if row else WATCH_RATIO) * 0.5 ** (count - 1)
 
 
 class Snapshots:

@@ -31,6 +31,6 @@ class Width(Remembering):
         own = view.orders.controls.entropy_coeff
         if self.coeff <= own:
             return None
-        reading = f"deviation {std:.3g}" if std < 1.0 else f"entropy share {share:.3g}"
         fields = {"controls": {"entropy_coeff": self.coeff}}
-        return Change(self.name, f"narrow policy ({reading})", "entropy bonus", fields)
+        why = "narrow policy" if narrow else "earlier order"
+        return Change(self.name, why, "entropy bonus", fields)

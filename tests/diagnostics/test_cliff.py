@@ -20,7 +20,12 @@ from tests.diagnostics.histories import recorded
 
 @pytest.mark.parametrize(
     ("value", "random", "healthy", "score"),
-    [(-1200, -1200, -150, 0.0), (-150, -1200, -150, 1.0), (-675, -1200, -150, 0.5), (30, 10, 20, 2)],
+    [
+        (-1200, -1200, -150, 0.0),
+        (-150, -1200, -150, 1.0),
+        (-675, -1200, -150, 0.5),
+        (30, 10, 20, 2),
+    ],
 )
 def test_score_is_zero_at_random_and_one_at_healthy_also_for_negative_returns(
     value: float, random: float, healthy: float, score: float
@@ -113,7 +118,7 @@ def test_cliff_alarm_on_a_return_that_falls_and_stays_down() -> None:
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("reward_cliff", "danger")
     assert alarm.values["return"] == pytest.approx(-1000, abs=6)
-    assert alarm.values["best"] == pytest.approx(-150, abs=60)
+    assert alarm.values["best"] == pytest.approx(-150, abs=90)
     assert alarm.values["rollouts below half"] >= CALIBRATED.cliff_rounds
 
 
@@ -133,11 +138,16 @@ def test_cliff_alarm_is_silent(returns: list[float]) -> None:
     assert cliff_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is None
 
 
-def test_cliff_alarm_is_silent_where_returns_are_that_noisy_anyway() -> None:
-    returns = np.random.default_rng(0).normal(scale=50, size=60)
-    returns[0] = -60
-    assert rounds_below(smoothed(returns), returns[0]) < 60
-    assert cliff_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is None
+@pytest.mark.parametrize(("noise", "raised"), [(1.0, True), (60.0, False)])
+def test_cliff_alarm_is_silent_where_returns_are_that_noisy_anyway(
+    noise: float, raised: bool
+) -> None:
+    swing = noise * np.tile([1.0, 0.0, -1.0, 0.0, 0.0], 8)
+    returns = np.repeat([0.0, 50.0, 50.0, 50.0, 10.0, 10.0, 10.0, 10.0], 5) + swing
+    returns[0] = 0.0
+    assert rounds_below(smoothed(returns), 0.0) >= CALIBRATED.cliff_rounds
+    alarm = cliff_alarm(recorded({"rollout/return_round": returns}), CALIBRATED)
+    assert (alarm is not None) is raised
 
 
 def test_cliff_alarm_is_silent_in_a_round_without_a_return() -> None:

@@ -9,7 +9,9 @@ from tests.diagnostics.histories import recorded
 FIRST = {"rollout/return_round": [-1200.0, -800.0, -300.0]}
 
 
-@pytest.mark.parametrize(("changed", "score"), [(-200, 1.0), (-1200, 0.0), (-700, 0.5), (-1700, -0.5)])
+@pytest.mark.parametrize(
+    ("changed", "score"), [(-200, 1.0), (-1200, 0.0), (-700, 0.5), (-1700, -0.5)]
+)
 def test_deployment_score_is_one_at_the_return_in_training_and_zero_at_random(
     changed: float, score: float
 ) -> None:
@@ -32,6 +34,11 @@ def test_deployment_alarm_where_the_changed_conditions_fail() -> None:
 def test_deployment_alarm_is_silent(training: float, changed: float) -> None:
     series = FIRST | {"eval/return_mean": [training], "eval/changed_return_mean": [changed]}
     assert deployment_alarm(recorded(series), CALIBRATED) is None
+
+
+def test_deployment_alarm_leaves_a_policy_that_collapsed_to_other_alarms() -> None:
+    evaluations = {"eval/return_mean": [-200.0, -1300.0], "eval/changed_return_mean": [-1500.0]}
+    assert deployment_alarm(recorded(FIRST | evaluations), CALIBRATED) is None
 
 
 @pytest.mark.parametrize("missing", ["eval/return_mean", "eval/changed_return_mean"])

@@ -111,6 +111,11 @@ def test_gradient_alarm_on_a_norm_that_stays_far_above_the_runs_usual() -> None:
     assert alarm.values == {"largest layer": 11.0, "usual": 2.0}
 
 
+def test_gradient_alarm_does_not_take_the_newest_rounds_for_usual() -> None:
+    history = recorded({"diag/grad_norm_max": [2.0, 2.0, 2.0, 9.0, 10.0, 11.0]})
+    assert gradient_alarm(history, CALIBRATED) is not None
+
+
 @pytest.mark.parametrize(
     "series",
     [[2.0] * 23, [2.0] * 20 + [9.0, 4.0, 11.0], [6.0] * 20 + [9.0] * 3, [0.1] * 20 + [4.0] * 3],

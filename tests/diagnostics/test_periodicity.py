@@ -105,6 +105,13 @@ def test_periodic_alarm_on_a_shrinking_loss_that_jumps_every_fourth_round(n: int
     assert alarm.values["p"] <= 0.01
 
 
+def test_periodic_alarm_counts_swings_in_proportion_to_the_loss() -> None:
+    fast = loss(64, 0, spike=2.0) * np.exp(-np.arange(64) / 10)
+    history = recorded({"diag/critic_loss_first_pass": fast}, now=64)
+    assert not significant(strongest_period(fast))
+    assert periodic_alarm(history, CALIBRATED) is not None
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_periodic_alarm_is_silent_on_a_loss_that_only_shrinks(seed: int) -> None:
     history = recorded({"diag/critic_loss_first_pass": loss(64, seed, spike=0.0)}, now=64)
@@ -113,7 +120,9 @@ def test_periodic_alarm_is_silent_on_a_loss_that_only_shrinks(seed: int) -> None
 
 def test_periodic_alarm_looks_every_eighth_round_only() -> None:
     series = {"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}
-    raised = [periodic_alarm(recorded(series, now=n), CALIBRATED) is not None for n in range(64, 81)]
+    raised = [
+        periodic_alarm(recorded(series, now=n), CALIBRATED) is not None for n in range(64, 81)
+    ]
     assert [n for n, on in zip(range(64, 81), raised, strict=True) if on] == [64, 72, 80]
 
 
@@ -122,7 +131,9 @@ def test_periodic_alarm_needs_32_positive_losses_and_one_of_this_round() -> None
     assert periodic_alarm(short, CALIBRATED) is None
     zero = loss(64, 0, spike=2.0)
     zero[40] = 0.0
-    assert periodic_alarm(recorded({"diag/critic_loss_first_pass": zero}, now=64), CALIBRATED) is None
+    assert (
+        periodic_alarm(recorded({"diag/critic_loss_first_pass": zero}, now=64), CALIBRATED) is None
+    )
     old = recorded({"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}, now=63)
     old.next_round()
     assert periodic_alarm(old, CALIBRATED) is None

@@ -85,7 +85,9 @@ def test_categorical_policy_variance_by_hand() -> None:
 
 def test_policy_that_acts_alike_in_every_state_has_no_variance_however_wide_it_is() -> None:
     alike = torch.tensor([[0.3, -2.0, 0.1]]).repeat(50, 1)
-    assert policy_variance(Gaussian, (alike, torch.full((50, 3), 5.0))) == pytest.approx(0, abs=1e-9)
+    assert policy_variance(Gaussian, (alike, torch.full((50, 3), 5.0))) == pytest.approx(
+        0, abs=1e-9
+    )
     assert policy_variance(Categorical, (alike,)) == pytest.approx(0, abs=1e-9)
 
 

@@ -263,9 +263,7 @@ def test_duplicates_of_different_frames_are_none_even_if_they_differ_in_one_valu
 WOBBLE = (0.1 * np.sin(np.arange(40) * 1.7)).tolist()
 
 
-def diversity(
-    entropy: list[float], own: list[float] | None = None, **more: list[float]
-) -> History:
+def diversity(entropy: list[float], own: list[float] | None = None, **more: list[float]) -> History:
     own = own or [9.2] * len(entropy)
     share = [x / 11.0 for x in own]
     series = {
@@ -328,6 +326,7 @@ def test_diversity_of_the_seed_set_watches_three_falls_in_a_row_below_2_8() -> N
     assert alarm is not None
     assert alarm.severity == "watch"
     assert diversity_alarm(diversity([9.3] * 4, flat), SEED) is None
+    assert diversity_alarm(diversity([9.3] * 3, falling[1:]), SEED) is None
     assert diversity_alarm(diversity([9.3] * 4, [x + 1 for x in falling]), SEED) is None
 
 

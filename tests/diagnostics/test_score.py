@@ -78,9 +78,7 @@ def test_gaussian_expected_score_agrees_with_monte_carlo() -> None:
 def test_categorical_expected_score_is_the_sum_over_all_choices() -> None:
     behaviour, current = logits(6, 5, 0), logits(6, 5, 1)
     p = behaviour[0].softmax(-1)
-    summed = sum(
-        p[:, a, None] * score(Categorical, current, torch.full((6,), a)) for a in range(5)
-    )
+    summed = sum(p[:, a, None] * score(Categorical, current, torch.full((6,), a)) for a in range(5))
     torch.testing.assert_close(expected_score(Categorical, behaviour, current), summed)
 
 
@@ -107,8 +105,7 @@ def test_categorical_score_power_is_the_sum_over_all_choices() -> None:
     params = logits(6, 5, 2)
     p = params[0].softmax(-1)
     summed = sum(
-        p[:, a] * score(Categorical, params, torch.full((6,), a)).square().sum(-1)
-        for a in range(5)
+        p[:, a] * score(Categorical, params, torch.full((6,), a)).square().sum(-1) for a in range(5)
     )
     torch.testing.assert_close(score_power(Categorical, params), summed)
 
@@ -161,6 +158,17 @@ def test_readings_of_a_categorical_policy_by_hand() -> None:
     assert readings["diag/score_residual"] == pytest.approx(expected, rel=1e-5)
     assert readings["diag/score_residual_weighted"] == pytest.approx(expected, rel=1e-5)
     assert readings["diag/score_drift"] == 0.0
+
+
+def test_weighted_residual_is_relative_to_the_noise_of_the_weights() -> None:
+    behaviour, current = (torch.tensor([[3.0, 1.0]]).log().repeat(4, 1),), (torch.zeros(4, 2),)
+    action = torch.tensor([0, 0, 0, 1])
+    ratio = torch.tensor([2 / 3, 2 / 3, 2 / 3, 4.0]).log()
+    readings = score_readings(Categorical, behaviour, current, action, torch.ones(4), ratio)
+    mean = (3 * (2 / 3) * 0.5 - 4.0 * 0.5) / 4
+    noise = math.sqrt(0.5 / 4) * math.sqrt((3 * 4 / 9 + 16) / 4)
+    expected = math.hypot(mean, mean) / noise
+    assert readings["diag/score_residual_weighted"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_score_alarm_after_three_rounds_beyond_its_level() -> None:

@@ -91,9 +91,6 @@ def test_observe_decides_the_same_orders_nothing_and_reports() -> None:
     assert watch.active == guard.active
 
 
-@pytest.mark.xfail(
-    strict=True, reason="under observe the alarm stays, so all six are spent at once"
-)
 def test_under_observe_one_lasting_cliff_is_one_rescue() -> None:
     watch = governor("observe")
     cliff = alarms("reward_cliff")

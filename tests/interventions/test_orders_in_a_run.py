@@ -180,6 +180,18 @@ def test_reseeding_begins_new_episodes_that_are_the_same_in_every_run(
     assert (window["observation"][:, 64].abs() <= 0.05).all()
 
 
+def test_two_reseedings_of_one_run_begin_different_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, {2: ("diversity",), 3: ("diversity",)})
+    run(tmp_path, "task=cartpole", *only("reseed"), "interventions.reseed.rest=1", *EACH, rounds=5)
+    firsts = [at_round(tmp_path, k)["window"]["observation"][:, 0] for k in (4, 5)]
+    for first in firsts:
+        assert (first.abs() <= 0.06).all()
+    # Before the second one's noise was ordered the first one's was still on: hence 0.06.
+    assert (firsts[0] - firsts[1]).abs().max() > 0.02
+
+
 def noisy_window(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *task: str, noise: float = 0.5
 ) -> tuple[dict[str, Tensor], list[np.ndarray]]:
@@ -236,6 +248,13 @@ def test_noise_in_observations_is_one_array_where_episodes_end_together(
 ) -> None:
     window, _ = noisy_window(tmp_path, monkeypatch, "task=pendulum", "task.max_episode_steps=25")
     assert agrees(window).all()
+    # Cosine and sine: without noise their squares add up to 1. The first frames of new episodes have
+    # it too; those that the rollout began with were observed before it was ordered.
+    off = (window["observation"][..., :2].square().sum(-1) - 1).abs()
+    ended = window["truncated"][:, :-1]
+    assert int(ended.sum()) == 4
+    assert (off[:, 1:][ended] > 1e-3).all()
+    assert (off[:, 1:] > 1e-5).all()
 
 
 @pytest.mark.xfail(
@@ -253,14 +272,16 @@ def test_noise_in_observations_is_one_array_where_episodes_end_apart(
 
 # -- rescue -------------------------------------------------------------------------------------
 
+SMALLEST = "rl_twoclocks.interventions.rescue.SMALLEST_U"
 RESCUE = [*only("rescue"), "interventions.rescue.every=2", "interventions.rescue.before=1", *EACH]
 
 
 def rescued(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, at: int = 5, rounds: int = 8
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, last: str = EACH[0]
 ) -> dict[str, Any]:
-    """Run with a cliff in round `at`; give what was chosen to go back to, and what came of it."""
-    force(monkeypatch, {at: ("reward_cliff",)})
+    """Run with a cliff in the sixth round; give what was chosen, and what came of it."""
+    force(monkeypatch, {5: ("reward_cliff",)})
+    monkeypatch.setattr(SMALLEST, 32)
     seen: dict[str, Any] = {}
     restore, before = state.restore_learned, Snapshots.before
 
@@ -275,7 +296,7 @@ def rescued(
 
     monkeypatch.setattr(state, "restore_learned", spy_restore)
     monkeypatch.setattr(Snapshots, "before", spy_before)
-    run(folder, *overrides, *RESCUE, rounds=rounds)
+    run(folder, *overrides, *RESCUE, last, rounds=8)
     monkeypatch.undo()
     return seen
 
@@ -312,7 +333,8 @@ def test_after_a_rescue_the_normaliser_is_that_of_the_state_gone_back_to(
 def test_a_rescued_run_goes_on_with_monotone_clocks_an_empty_window_and_new_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rescued(tmp_path, monkeypatch, *walk(), "clocks.batch_size=256")
+    each = f"checkpoint.every_frames={ROUND // 4}"
+    rescued(tmp_path, monkeypatch, *walk(), "clocks.batch_size=256", last=each)
     got = rows(tmp_path)
     assert [row["clock/policy_version"] for row in got] == list(range(1, len(got) + 1))
     # U falls from 128 to one minibatch of 32, and the whole budget is still used.
@@ -363,8 +385,10 @@ KINDS: dict[str, tuple[dict[int, tuple[str, ...]], list[str]]] = {
         {1: ("policy_kl", "gradient_norm"), 4: ("policy_kl",)},
         [*only("step", "clip", "passes"), "interventions.passes.rest=1"],
     ),
-    "new episodes": ({2: ("diversity",)}, [*only("reseed"), "interventions.reseed.noise=0"]),
-    "trimming": ({1: ("diversity",), 4: ("diversity",)}, only("trim")),
+    "new episodes, trimming": (
+        {2: ("diversity",), 4: ("diversity",)},
+        [*only("reseed", "trim"), "interventions.reseed.noise=0"],
+    ),
     "rescue in the round saved": ({2: ("reward_cliff",)}, [*RESCUE]),
     "rescue before and after": ({1: ("reward_cliff",), 7: ("reward_cliff",)}, [*RESCUE]),
 }
@@ -375,6 +399,7 @@ def whole_and_parts(
 ) -> tuple[Path, Path]:
     """Six rounds' frames at once, and with a break after three rounds' frames."""
     force(monkeypatch, at)
+    monkeypatch.setattr(SMALLEST, 32)
     steady = ["task=cartpole", f"optim.anneal_frames={6 * ROUND}", *EACH, *overrides]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(whole, *steady, rounds=6)
@@ -501,11 +526,11 @@ def test_an_alarm_of_the_panel_is_written_with_its_readings_and_cure(tmp_path: P
 # -- nothing ordered, nothing changed -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", [["task=cartpole"], walk()], ids=["cartpole", "walk"])
 def test_a_guard_without_an_alarm_is_bit_for_bit_the_same_as_no_governor_and_no_diagnostics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, {})
+    task = ["task=cartpole"]
     run(tmp_path / "guard", *task, "interventions=guard", "clocks.batch_size=256", rounds=5)
     run(
         tmp_path / "off",
@@ -549,3 +574,16 @@ def test_every_cure_at_once_trains_to_the_end(
     result = run(tmp_path, *walk(), "clocks.batch_size=256", rounds=6)
     assert result.frames == 6 * ROUND
     assert torch.isfinite(newest(tmp_path)["parameters"]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("keep", ["newest", "rare"])
+def test_a_window_on_a_cuda_device_is_trimmed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    force(monkeypatch, {1: ("diversity",)})
+    trims = [*only("trim"), f"interventions.trim.keep={keep}"]
+    run(tmp_path, *walk(), *trims, "device=cuda", rounds=3)
+    assert [row["name"] for row in orders_in(tmp_path)] == ["trim"]
+    assert rows(tmp_path)[1]["train/steps"] == 6

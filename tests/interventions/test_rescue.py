@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 
@@ -16,54 +17,67 @@ from tests.test_update import make_update, minibatch, network, step
 
 
 @pytest.mark.parametrize(
-    ("family", "n", "batch", "frequency", "factor", "expected"),
+    ("family", "n", "batch", "frequency", "factor", "count", "expected"),
     [
         # The write-up's: 2000 -> 500.
-        ("other", 4, 2000, 2000, 0.25, (500, 500)),
-        ("other", 4, 4096, 1024, 0.25, (1024, 256)),
-        # At least one minibatch of 64, in whole columns.
-        ("other", 4, 2048, 512, 1 / 64, (256, 64)),
-        ("other", 10, 2000, 500, 1 / 64, (280, 70)),
+        ("other", 4, 2000, 2000, 0.25, 1, (500, 500)),
+        ("other", 4, 4096, 1024, 0.25, 1, (1024, 256)),
+        # At least 256 without a family, in whole columns.
+        ("other", 4, 2048, 512, 1 / 64, 1, (1024, 256)),
+        ("other", 10, 2000, 500, 1 / 64, 1, (1040, 260)),
         # The family's smallest U is 200.
-        ("mujoco", 8, 2048, 2048, 0.25, (512, 512)),
-        ("mujoco", 8, 1984, 496, 0.25, (800, 200)),
-        ("mujoco", 8, 2048, 2048, 0.01, (200, 200)),
+        ("mujoco", 8, 2048, 2048, 0.25, 1, (512, 512)),
+        ("mujoco", 8, 1984, 496, 0.25, 1, (800, 200)),
+        ("mujoco", 8, 2048, 2048, 0.01, 1, (200, 200)),
         # A ratio of 10 is above mujoco's cap of 5.
-        ("mujoco", 8, 20_000, 2000, 0.5, (5000, 1000)),
+        ("mujoco", 8, 20_000, 2000, 0.5, 1, (5000, 1000)),
         # U lies below the band already: it stays.
-        ("mujoco", 8, 256, 128, 0.25, (256, 128)),
-        ("other", 4, 4096, 1024, 1.0, (4096, 1024)),
+        ("mujoco", 8, 256, 128, 0.25, 1, (256, 128)),
+        ("other", 4, 4096, 1024, 1.0, 1, (4096, 1024)),
+        # The ratio's cap halves with every further rescue, 5, 2.5, 1.25, down to 1.
+        ("mujoco", 8, 1984, 496, 0.25, 2, (496, 200)),
+        ("mujoco", 8, 1984, 496, 0.25, 3, (248, 200)),
+        ("mujoco", 8, 1984, 496, 0.25, 4, (200, 200)),
+        ("other", 4, 4096, 1024, 0.25, 2, (1024, 256)),
+        ("other", 4, 4096, 1024, 0.25, 3, (640, 256)),
     ],
 )
 def test_shrunk_clocks_are_those_found_by_hand(
-    family: str, n: int, batch: int, frequency: int, factor: float, expected: tuple[int, int]
+    family: str,
+    n: int,
+    batch: int,
+    frequency: int,
+    factor: float,
+    count: int,
+    expected: tuple[int, int],
 ) -> None:
     settings = config(family, n, batch_size=batch, update_frequency=frequency, minibatch_size=64)
-    assert shrunk(settings, factor) == expected
+    assert shrunk(settings, factor, count) == expected
 
 
 def test_the_ratio_never_rises_and_all_bounds_hold_everywhere() -> None:
-    for family in ("other", "mujoco", "atari", "inspection"):
+    sizes = itertools.product((1, 3, 8, 10), (300, 1024, 1984, 6000), (60, 200, 496, 1024))
+    for family, (n, b, u) in itertools.product(("other", "mujoco", "atari"), sizes):
         row = SAFE_TABLE.get(family)
-        for n in (1, 3, 8, 10):
-            for b in (300, 1024, 1984, 6000):
-                for u in (60, 200, 496, 1024):
-                    batch, frequency = b // n * n, u // n * n
-                    if batch < max(frequency, 64):
-                        continue
-                    settings = config(
-                        family, n, batch_size=batch, update_frequency=frequency, minibatch_size=64
-                    )
-                    for factor in (1.0, 0.5, 0.25, 1 / 16, 1 / 4096):
-                        x, y = shrunk(settings, factor)
-                        case = (family, n, batch, frequency, factor, x, y)
-                        assert x % n == y % n == 0, case
-                        assert y <= x <= batch, case
-                        assert y <= frequency, case
-                        assert x / y <= batch / frequency, case
-                        assert x >= 64, case
-                        least = max(row.update_frequency[0] if row else 64, 64)
-                        assert y >= min(least, frequency), case
+        cap, smallest = (row.ratio_cap, row.update_frequency[0]) if row else (10.0, 256)
+        batch, frequency = b // n * n, u // n * n
+        if batch < max(frequency, 64):
+            continue
+        settings = config(
+            family, n, batch_size=batch, update_frequency=frequency, minibatch_size=64
+        )
+        last = (batch, frequency)
+        for count in range(1, 7):
+            x, y = shrunk(settings, 0.5**count, count)
+            case = (family, n, batch, frequency, count, x, y)
+            assert x % n == y % n == 0, case
+            assert 64 <= y <= x or y == frequency, case
+            assert x / y <= batch / frequency, case
+            # One window holds a minibatch at least.
+            assert x / y <= max(1.0, cap * 0.5 ** (count - 1)) or x < 64 + n, case
+            assert x <= last[0], case
+            assert min(smallest, frequency) <= y <= last[1], case
+            last = (x, y)
 
 
 @pytest.mark.xfail(strict=True, reason="int(B / U * U) may fall one short: a column is lost")
@@ -81,17 +95,26 @@ def test_a_factor_of_one_leaves_all_clocks_within_the_cap_alone() -> None:
 
 def test_each_rescue_shrinks_clocks_and_step_once_more_up_to_the_most() -> None:
     settings = config(batch_size=4096, update_frequency=4096, minibatch_size=64)
-    cure = Rescue(RescueConfig(most=3))
+    cure = Rescue(RescueConfig(most=3, before=10))
     seen = []
-    for k in range(6):
+    for k in range(50):
         change = cure.propose(view(round=k, on=alarms("reward_cliff"), settings=settings))
         assert change is not None
         fields = change.fields
-        seen.append((fields["rescue"], fields["batch_size"], fields["update_frequency"]))
+        if fields["rescue"]:
+            seen.append((k, fields["batch_size"], fields["update_frequency"]))
         rate = fields["controls"]["learning_rate"]
-        assert rate == pytest.approx(3e-4 * 0.25 ** min(k + 1, 3))
-    assert seen[:3] == [(True, 1024, 1024), (True, 256, 256), (True, 64, 64)]
-    assert seen[3:] == [(False, 64, 64)] * 3
+        assert rate == pytest.approx(3e-4 * 0.25 ** len(seen))
+    # However long the alarm: at most one in ten rounds.
+    assert seen == [(0, 1024, 1024), (11, 256, 256), (22, 256, 256)]
+
+
+def test_a_rollback_alone_changes_no_clock_and_no_step() -> None:
+    cure = Rescue(RescueConfig(shrink=1.0, step=1.0))
+    change = cure.propose(view(round=3, on=alarms("reward_cliff")))
+    assert change is not None
+    assert change.fields == {"rescue": True}
+    assert cure.propose(view(round=4)) is None
 
 
 @pytest.mark.parametrize("name", ["reward_cliff", "collapse"])

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rl_twoclocks.diagnostics import History
+from rl_twoclocks.diagnostics.history import KEEP
+from tests.diagnostics.histories import recorded
+
+
+def test_an_empty_history_knows_nothing() -> None:
+    history = History()
+    assert "x" not in history
+    assert history.series("x").shape == (0,)
+    assert history.rounds("x").shape == (0,)
+    assert math.isnan(history.newest("x"))
+    assert math.isnan(history.highest("x"))
+    assert math.isnan(history.usual("x"))
+    assert history.newest("x", 7.0) == 7.0
+    assert not history.all_beyond("x", 0.0, 1)
+
+
+def test_values_are_kept_with_the_rounds_that_they_were_taken_in() -> None:
+    history = History()
+    for number in range(6):
+        history.add({"every": 10.0 * number} | ({"some": 1.0 * number} if number % 2 else {}))
+        history.next_round()
+    assert history.series("every").tolist() == [0, 10, 20, 30, 40, 50]
+    assert history.series("some").tolist() == [1, 3, 5]
+    assert history.rounds("some").tolist() == [1, 3, 5]
+
+
+def test_a_name_is_in_the_history_only_in_the_round_of_its_measurement() -> None:
+    history = recorded({"x": [1.0]})
+    assert "x" in history
+    history.next_round()
+    assert "x" not in history
+    assert history.newest("x") == 1.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_count_as_not_measured(value: float) -> None:
+    history = recorded({"x": [1.0, value]})
+    assert "x" not in history
+    assert history.series("x").tolist() == [1.0]
+    assert history.highest("x") == 1.0
+
+
+def test_the_highest_value_outlives_the_newest_ones() -> None:
+    history = recorded({"x": [99.0] + [1.0] * (KEEP + 5)})
+    assert history.series("x").size == KEEP
+    assert history.series("x").max() == 1.0
+    assert history.highest("x") == 99.0
+
+
+def test_the_highest_of_negative_values_is_negative() -> None:
+    assert recorded({"x": [-5.0, -2.0, -9.0]}).highest("x") == -2.0
+
+
+@pytest.mark.parametrize(
+    ("series", "above", "below"),
+    [
+        ([5, 5, 5], True, False),
+        ([1, 5, 5], True, False),
+        ([5, 5, 1], False, False),
+        ([5, 1, 1], False, True),
+        ([3, 3, 3], False, False),
+        ([5], False, False),
+    ],
+)
+def test_all_beyond_asks_the_newest_two_of_a_series(
+    series: list[float], above: bool, below: bool
+) -> None:
+    history = recorded({"x": series})
+    assert history.all_beyond("x", 3.0, 2) is above
+    assert history.all_beyond("x", 3.0, 2, below=True) is below
+
+
+def test_all_beyond_needs_a_value_of_this_round() -> None:
+    history = recorded({"x": [5.0, 5.0]})
+    assert history.all_beyond("x", 3.0, 2)
+    history.next_round()
+    assert not history.all_beyond("x", 3.0, 2)
+
+
+@pytest.mark.parametrize(("leave_out", "median"), [(0, 3.0), (1, 2.5), (2, 2.0), (4, 1.0)])
+def test_usual_is_the_median_without_the_newest(leave_out: int, median: float) -> None:
+    assert recorded({"x": [1, 2, 3, 4, 100]}).usual("x", leave_out) == median
+
+
+def test_usual_is_nan_if_none_are_left() -> None:
+    assert math.isnan(recorded({"x": [1.0, 2.0]}).usual("x", leave_out=2))
+
+
+def test_forget_drops_everything_but_the_first_value_of_chosen_names() -> None:
+    history = recorded({"return": [-9.0, 5.0, 6.0], "kl": [1.0, 2.0, 3.0]})
+    history.forget(keep_first=("return", "unknown"))
+    assert history.series("return").tolist() == [-9.0]
+    assert history.rounds("return").tolist() == [0]
+    assert history.series("kl").size == 0
+    assert "unknown" not in history
+    assert history.round == 2
+
+
+def test_a_forgotten_series_goes_on_after_its_first_value() -> None:
+    history = recorded({"return": [-9.0, 5.0, 6.0]})
+    history.forget(keep_first=("return",))
+    history.next_round()
+    history.add({"return": 1.0})
+    assert history.series("return").tolist() == [-9.0, 1.0]
+    assert history.rounds("return").tolist() == [0, 3]
+
+
+def test_state_dict_goes_through_a_file_and_the_history_goes_on_alike(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    first = recorded({"x": rng.normal(size=KEEP + 20), "y": [1.0, math.nan, 1e-300]})
+    torch.save(first.state_dict(), tmp_path / "history.pt")
+    second = History()
+    second.load_state_dict(torch.load(tmp_path / "history.pt", weights_only=True))
+    for history in (first, second):
+        history.next_round()
+        history.add({"x": 0.5})
+    assert second.round == first.round
+    for name in ("x", "y"):
+        np.testing.assert_array_equal(second.series(name), first.series(name))
+        np.testing.assert_array_equal(second.rounds(name), first.rounds(name))
+        assert second.highest(name) == first.highest(name)
+        assert (name in second) == (name in first)
+    assert second.series("x").size == KEEP
