@@ -44,7 +44,7 @@ FAULTS = {
 }
 FRAMES = {
     "pendulum": 150_000,
-    "cartpole": 150_000,
+    "cartpole": 100_000,
     "walker2d": 150_000,
     "halfcheetah": 150_000,
     "hopper": 150_000,
@@ -181,7 +181,8 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     total = FRAMES[task]
     words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
     words += ["logger=jsonl", "logger.display=none", "interventions=observe", "compile=true"]
-    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 12}"]
+    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 10}"]
+    words += ["eval.episodes=4", "eval.num_envs=4"]
     words += ["diagnostics.pictures=false", *overrides]
     if fault == "learning_rate":
         words.append("optim.learning_rate=9e-3")

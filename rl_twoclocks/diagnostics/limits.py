@@ -86,7 +86,7 @@ class Limits:
     """Feature rank over its own highest."""
     blind: float = 0.05
     """Variance of the policy over states, relative to its own highest."""
-    memory: float = 0.5
+    memory: float = 1.0
     """Growth of memory in MB per round."""
     idle: float = 30.0
     """Utilisation of the device in percent below which it idles."""

@@ -17,6 +17,8 @@ from rl_twoclocks.diagnostics.limits import Limits
 
 WINDOW = 10
 """Rollouts in the rolling variance."""
+STEEP = 4.0
+"""Variance beyond this multiple of the alarm's level is no longer only to be watched."""
 ALERT = 1.5
 """The alert line lies at this multiple of the profile's mean."""
 
@@ -70,9 +72,10 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     growing = trend[-1] >= trend[-2 * WINDOW : -WINDOW].max()
     if length <= limits.staircase or growing:
         return None
+    steep = float(profile[-1]) > STEEP * level
     return Alarm(
         "reward_staircase",
-        "warn",
+        "warn" if steep else "watch",
         {"variance": float(profile[-1]), "alert line": level, "windows": float(length)},
         "the return's variance rose and stays high: easy episodes are replayed, hard states avoided;",
         "reseed the environments, and use each frame less often.",
