@@ -42,13 +42,9 @@ FAULTS = {
     "cliff": "reward_cliff",
     "normaliser": "first_ratio",
 }
-FRAMES = {
-    "pendulum": 150_000,
-    "cartpole": 100_000,
-    "walker2d": 150_000,
-    "halfcheetah": 150_000,
-    "hopper": 150_000,
-}
+FRAMES = 60_000
+ROUND = 512
+"""Frames per round (B = U): alarms count in rounds, so short rounds show a fault in fewer frames."""
 LAG = 10
 PERIOD = 8
 """Rounds in which the planted loss repeats."""
@@ -178,11 +174,12 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
         return f"{place}: done before"
     import rl_twoclocks
 
-    total = FRAMES[task]
+    total = FRAMES
     words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
     words += ["logger=jsonl", "logger.display=none", "interventions=observe", "compile=true"]
     words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 10}"]
     words += ["eval.episodes=4", "eval.num_envs=4"]
+    words += [f"clocks.batch_size={ROUND}", f"clocks.update_frequency={ROUND}"]
     words += ["diagnostics.pictures=false", *overrides]
     if fault == "learning_rate":
         words.append("optim.learning_rate=9e-3")
