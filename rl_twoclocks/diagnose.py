@@ -33,6 +33,8 @@ from rl_twoclocks.learner import Round
 LEVELS = ("off", "minimal", "default", "full")
 GRADIENTS = 16
 """Minibatch gradients in the covariance."""
+SHORTEST = 8
+"""Decisions per environment from which it can be said whether it stands still."""
 MAPS = 64
 """Entropy maps kept over a run, for the picture."""
 
@@ -189,6 +191,9 @@ class Diagnose:
                 ready.flat["target"],
             ),
         }
+        n, columns = window.batch_size
+        if columns >= SHORTEST:
+            readings["diag/places_per_env"] = 2.0**own / n
         # Integers are grids and images, where states repeat by nature.
         if not bool((raw[:64] == raw[:64].round()).all()):
             readings["diag/duplicates"] = entropy.duplicate_fraction(raw)

@@ -6,9 +6,9 @@
 Arms, alike in everything else: `none` (no governor), `rollback` (back to before the cliff, nothing
 slower), `rescue` (the shipped rescue, other cures off), `guard` (all cures). The rule, written down
 before the runs: a run has recovered if it fell (the governor's cliff alarm, or three evaluations in a
-row below half of the best score), finished its budget, and the mean score of its last three evaluations is
-at least 0.95 of the best one before the fall; a run that never fell has nothing to recover from and is
-reported as such.
+row below half of the best score), finished its budget, and the mean score of its last three
+evaluations is at least 0.95 of the best one before the fall. A run that never fell has nothing to
+recover from and is reported as such.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ class Limits:
     """The same, danger."""
     entropy_floor: float = 0.3
     """Share of the most bits that so many frames can have, below which any run is too narrow."""
+    places: float = 1.5
+    """Places (2 to the entropy) per environment, below which each environment stands still."""
     entropy_relative: float = 1.0
     """1: `entropy_low` and `entropy_danger` count from the run's own start; 0: they are absolute."""
     duplicates: float = 0.5
@@ -104,7 +106,7 @@ CALIBRATED = Limits(
     staircase=8.0,
     staircase_relative=1.0,
 )
-SEED = Limits(entropy_relative=0.0, entropy_floor=0.0)
+SEED = Limits(entropy_relative=0.0, entropy_floor=0.0, places=0.0)
 LIMITS = {"calibrated": CALIBRATED, "seed": SEED}
 
 

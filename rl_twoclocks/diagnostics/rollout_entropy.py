@@ -226,7 +226,9 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     values = {"bits": history.newest("diag/rollout_entropy"), "bits, own range": own}
     # Narrow because it has learnt to hold still or to run straight: that is success.
     learnt = score_now(history) > 0.8
-    if not learnt and history.all_beyond("diag/entropy_share", limits.entropy_floor, 3, below=True):
+    floors = {"diag/entropy_share": limits.entropy_floor, "diag/places_per_env": limits.places}
+    low = [n for n, floor in floors.items() if history.all_beyond(n, floor, 3, below=True)]
+    if low and not learnt:
         return _diversity("danger", values, "the rollouts visit almost one place only")
     if not limits.entropy_relative:
         series = history.series("diag/rollout_entropy_own_range")

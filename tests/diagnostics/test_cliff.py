@@ -15,6 +15,7 @@ from rl_twoclocks.diagnostics.cliff import (
     score_now,
     smoothed,
 )
+from rl_twoclocks.diagnostics.history import KEEP
 from tests.diagnostics.histories import recorded
 
 
@@ -57,6 +58,16 @@ def test_rounds_below_counts_the_newest_returns_below_half_of_their_best(
     returns: list[float], random: float, rounds: int
 ) -> None:
     assert rounds_below(returns, random) == rounds
+
+
+@pytest.mark.parametrize(
+    ("returns", "best", "rounds"),
+    [([40, 40], 100, 2), ([60, 40], 100, 1), ([40], 100, 1), ([40, 200, 90], 100, 1), ([], 9, 0)],
+)
+def test_rounds_below_counts_a_best_from_before_the_first_return(
+    returns: list[float], best: float, rounds: int
+) -> None:
+    assert rounds_below(returns, 0.0, best=best) == rounds
 
 
 def test_rounds_below_takes_another_fraction() -> None:
@@ -179,3 +190,77 @@ def test_collapse_alarm_needs_an_evaluation_of_this_round_and_a_random_return() 
     history.next_round()
     assert collapse_alarm(history, CALIBRATED) is None
     assert collapse_alarm(recorded({"eval/return_mean": bad}), CALIBRATED) is None
+
+
+# -- beyond the kept rounds -----------------------------------------------------------------------
+
+LONG = KEEP + 90
+
+
+def test_score_now_measures_from_the_runs_start_and_best_in_a_long_run_too() -> None:
+    flat = [0.0] * 5 + [100.0] * LONG + [25.0] * 5
+    assert score_now(recorded({"rollout/return_round": flat})) == 0.25
+    long_ago = [0.0] * 5 + [100.0] * 9 + [25.0] * LONG
+    assert score_now(recorded({"rollout/return_round": long_ago})) == 0.25
+    risen = [0.0] * 5 + [100.0] * LONG
+    assert score_now(recorded({"rollout/return_round": risen})) == 1.0
+
+
+@pytest.mark.parametrize("plateau", [0, LONG])
+def test_cliff_alarm_after_a_long_plateau_is_that_after_a_short_one(plateau: int) -> None:
+    rise, down = np.array(fall(-1000, 0)), np.array(fall(-1000, 12))[30:]
+    flat = -150 + 5 * np.sin(np.arange(plateau))
+    history = recorded({"rollout/return_round": [*rise, *flat, *down]})
+    alarm = cliff_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.values["return"] == pytest.approx(-1000, abs=6)
+    assert alarm.values["best"] == pytest.approx(-150, abs=90)
+    assert alarm.values["rollouts below half"] == 10
+
+
+def test_cliff_alarm_goes_on_when_the_height_is_no_longer_kept() -> None:
+    history = recorded({"rollout/return_round": fall(-1000, LONG)})
+    assert history.series("rollout/return_round").max() < -900
+    alarm = cliff_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.values["best"] == pytest.approx(-150, abs=90)
+    assert alarm.values["rollouts below half"] == KEEP
+
+
+def test_cliff_alarm_is_silent_late_in_a_run_that_only_sinks_to_above_half() -> None:
+    rise = fall(-150, LONG)
+    history = recorded({"rollout/return_round": [*rise, *(-600 + 5 * np.sin(np.arange(12)))]})
+    assert cliff_alarm(history, CALIBRATED) is None
+
+
+def evaluated(*evaluations: float) -> dict[str, list[float]]:
+    returns = [-1200.0] * 5 + [-150.0] * (LONG + 50)
+    return {"rollout/return_round": returns, "eval/return_mean": list(evaluations)}
+
+
+def test_collapse_alarm_measures_from_the_runs_start_in_a_long_run_too() -> None:
+    history = recorded(evaluated(-150, -800, -800, -900))
+    assert history.series("rollout/return_round").min() == -150
+    alarm = collapse_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.values == {"return": -900, "best": -150}
+    assert collapse_alarm(recorded(evaluated(-150, -600, -600, -600)), CALIBRATED) is None
+
+
+def test_collapse_alarm_goes_on_when_the_best_evaluation_is_no_longer_kept() -> None:
+    history = recorded(evaluated(-150, *([-900.0] * (KEEP + 20))))
+    assert history.series("eval/return_mean").max() == -900
+    alarm = collapse_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.values == {"return": -900, "best": -150}
+
+
+def test_cliff_alarm_after_a_rescue_measures_from_the_start_and_best_before_it() -> None:
+    history = recorded({"rollout/return_round": fall(-1000, 12)})
+    history.forget(keep=("rollout/return_round", "rollout/return_smoothed"))
+    for k in range(12):
+        history.next_round()
+        history.add({"rollout/return_round": -1000.0 + 5 * math.sin(k)})
+        raised = cliff_alarm(history, CALIBRATED) is not None
+        # As many returns as a cliff needs, and as any judgement needs.
+        assert raised is (k >= 7)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rl_twoclocks.diagnostics import CALIBRATED
 from rl_twoclocks.diagnostics.deployment import deployment_alarm, deployment_score
+from rl_twoclocks.diagnostics.history import KEEP
 from tests.diagnostics.histories import recorded
 
-FIRST = {"rollout/return_round": [-1200.0, -800.0, -300.0]}
+FIRST = {"rollout/return_round": np.linspace(-1200.0, -300.0, 20).tolist()}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,36 @@ def test_deployment_alarm_needs_both_evaluations(missing: str) -> None:
 def test_deployment_alarm_needs_a_random_return() -> None:
     series = {"eval/return_mean": [-200.0], "eval/changed_return_mean": [-900.0]}
     assert deployment_alarm(recorded(series), CALIBRATED) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_deployment_alarm_is_silent_while_the_gain_is_within_the_noise(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    returns = -1200.0 + 100.0 * rng.normal(size=12)
+    # One lucky evaluation, and an unlucky one beside it.
+    series = {
+        "rollout/return_round": returns.tolist(),
+        "eval/return_mean": [float(returns[0]) + 120.0],
+        "eval/changed_return_mean": [float(returns[0]) - 150.0],
+    }
+    assert deployment_alarm(recorded(series), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(("rounds", "raised"), [(4, False), (5, True)])
+def test_deployment_alarm_waits_for_five_returns(rounds: int, raised: bool) -> None:
+    series = {
+        "rollout/return_round": [-1200.0 + k for k in range(rounds)],
+        "eval/return_mean": [-200.0],
+        "eval/changed_return_mean": [-900.0],
+    }
+    assert (deployment_alarm(recorded(series), CALIBRATED) is not None) is raised
+
+
+def test_deployment_alarm_measures_from_the_runs_start_in_a_long_run_too() -> None:
+    returns = [*np.linspace(-1200.0, -200.0, 40), *([-200.0] * (KEEP + 90))]
+    evaluations = {"eval/return_mean": [-200.0], "eval/changed_return_mean": [-900.0]}
+    history = recorded({"rollout/return_round": returns} | evaluations)
+    assert history.series("rollout/return_round").min() == -200.0
+    alarm = deployment_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.values["score"] == pytest.approx(0.3)

@@ -84,6 +84,17 @@ def test_noise_scale_is_infinite_where_the_mean_drowns_and_zero_without_noise() 
     assert read(torch.ones(4, 4))["diag/noise_scale"] == 0.0
 
 
+@pytest.mark.parametrize(("m", "d"), [(3, 1), (4, 7), (8, 300), (16, 5000)])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_identical_gradients_have_no_noise_and_one_direction(m: int, d: int, size: float) -> None:
+    for seed in range(3):
+        readings = read((size * normal(1, d, seed)).float().repeat(m, 1))
+        assert readings["diag/grad_participation"] == 1.0
+        assert readings["diag/grad_condition"] == 1.0
+        assert readings["diag/grad_alignment"] == pytest.approx(1.0)
+        assert readings["diag/noise_scale"] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_readings_do_not_depend_on_the_scale_of_the_loss() -> None:
     gradients = 0.5 + normal(8, 60)
     small, large = read(1e-4 * gradients), read(1e4 * gradients)
@@ -129,6 +140,25 @@ def test_gradient_alarm_of_the_seed_set_needs_no_multiple_of_the_usual() -> None
     history = recorded({"diag/grad_norm_max": [2.0] * 20 + [5.5, 5.5, 5.5]})
     assert gradient_alarm(history, SEED) is not None
     assert gradient_alarm(history, CALIBRATED) is None
+
+
+def test_gradient_alarm_of_the_seed_set_on_a_norm_of_20_in_every_round() -> None:
+    history = recorded({"diag/grad_norm_max": [20.0] * 40})
+    alarm = gradient_alarm(history, SEED)
+    assert alarm is not None
+    assert alarm.values == {"largest layer": 20.0, "usual": 20.0}
+    # The calibrated set takes it for usual, but not whatever is usual.
+    assert gradient_alarm(history, CALIBRATED) is None
+    ceiling = CALIBRATED.gradient_ceiling
+    for norm, raised in ((ceiling, False), (1.01 * ceiling, True)):
+        constant = recorded({"diag/grad_norm_max": [norm] * 40})
+        assert (gradient_alarm(constant, CALIBRATED) is not None) is raised
+
+
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_gradient_alarm_of_the_seed_set_needs_no_history(rounds: int) -> None:
+    history = recorded({"diag/grad_norm_max": [20.0] * rounds})
+    assert gradient_alarm(history, SEED) is not None
 
 
 def test_alignment_alarm_after_three_measurements_along_one_direction() -> None:

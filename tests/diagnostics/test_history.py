@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_twoclocks.diagnostics import History
-from rl_twoclocks.diagnostics.history import KEEP
+from rl_twoclocks.diagnostics.history import KEEP, RETURN, SMOOTHED
 from tests.diagnostics.histories import recorded
 
 
@@ -96,23 +96,60 @@ def test_usual_is_nan_if_none_are_left() -> None:
     assert math.isnan(recorded({"x": [1.0, 2.0]}).usual("x", leave_out=2))
 
 
-def test_forget_drops_everything_but_the_first_value_of_chosen_names() -> None:
-    history = recorded({"return": [-9.0, 5.0, 6.0], "kl": [1.0, 2.0, 3.0]})
-    history.forget(keep_first=("return", "unknown"))
-    assert history.series("return").tolist() == [-9.0]
-    assert history.rounds("return").tolist() == [0]
-    assert history.series("kl").size == 0
-    assert "unknown" not in history
-    assert history.round == 2
+@pytest.mark.parametrize("leave_out", [1, 2, 3, 4, 99])
+@pytest.mark.parametrize("series", [[], [1.0]])
+def test_usual_is_nan_if_there_are_fewer_than_are_left_out(
+    series: list[float], leave_out: int
+) -> None:
+    assert math.isnan(recorded({"x": series, "y": [0.0]}).usual("x", leave_out))
 
 
-def test_a_forgotten_series_goes_on_after_its_first_value() -> None:
-    history = recorded({"return": [-9.0, 5.0, 6.0]})
-    history.forget(keep_first=("return",))
+def test_usual_with_fewer_values_than_are_left_out_does_not_take_some_of_them() -> None:
+    assert math.isnan(recorded({"x": [1.0, 2.0]}).usual("x", leave_out=3))
+    assert math.isnan(recorded({"x": [1.0, 2.0, 3.0]}).usual("x", leave_out=5))
+
+
+def test_the_start_is_the_first_five_values_however_long_the_run_gets() -> None:
+    history = recorded({"x": np.arange(KEEP + 50.0), "y": [7.0, 8.0]})
+    assert history.start("x").tolist() == [0, 1, 2, 3, 4]
+    assert history.start("y").tolist() == [7, 8]
+    assert history.start("unknown").size == 0
+    assert history.series("x")[0] == 50.0
+
+
+def test_the_return_is_also_kept_as_the_median_of_its_newest_five() -> None:
+    history = recorded({RETURN: [1.0, 9.0, 2.0, 3.0, 8.0, -99.0, 4.0]})
+    assert history.series(SMOOTHED).tolist() == [1, 5, 2, 2.5, 3, 3, 3]
+    assert history.rounds(SMOOTHED).tolist() == history.rounds(RETURN).tolist()
+
+
+def test_forget_drops_every_value_and_keeps_start_and_largest_of_chosen_names_alone() -> None:
+    history = recorded({"return": [-9.0, 5.0, 6.0, 1.0], "kl": [1.0, 9.0, 3.0, 3.0]})
+    history.forget(keep=("return", "unknown"))
+    for name in ("return", "kl", "unknown"):
+        assert history.series(name).size == 0
+        assert history.rounds(name).size == 0
+        assert name not in history
+    assert history.start("return").tolist() == [-9.0, 5.0, 6.0, 1.0]
+    assert history.highest("return") == 6.0
+    # What was the largest under the old clocks is no measure for the new ones.
+    assert math.isnan(history.highest("kl"))
+    assert history.start("kl").size == 0
+    assert math.isnan(history.highest("unknown"))
+    assert history.round == 3
+
+
+def test_a_forgotten_series_goes_on_with_the_start_and_the_largest_it_had() -> None:
+    history = recorded({"return": [-9.0, 5.0, 6.0], "kl": [1.0, 9.0, 3.0]})
+    history.forget(keep=("return",))
     history.next_round()
-    history.add({"return": 1.0})
-    assert history.series("return").tolist() == [-9.0, 1.0]
-    assert history.rounds("return").tolist() == [0, 3]
+    history.add({"return": 1.0, "kl": 2.0})
+    assert history.series("return").tolist() == [1.0]
+    assert history.rounds("return").tolist() == [3]
+    assert history.start("return").tolist() == [-9.0, 5.0, 6.0, 1.0]
+    assert history.highest("return") == 6.0
+    assert history.highest("kl") == 2.0
+    assert history.start("kl").tolist() == [2.0]
 
 
 def test_state_dict_goes_through_a_file_and_the_history_goes_on_alike(tmp_path: Path) -> None:
@@ -129,5 +166,6 @@ def test_state_dict_goes_through_a_file_and_the_history_goes_on_alike(tmp_path: 
         np.testing.assert_array_equal(second.series(name), first.series(name))
         np.testing.assert_array_equal(second.rounds(name), first.rounds(name))
         assert second.highest(name) == first.highest(name)
+        np.testing.assert_array_equal(second.start(name), first.start(name))
         assert (name in second) == (name in first)
     assert second.series("x").size == KEEP

@@ -4,8 +4,10 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
+from rl_twoclocks import compose
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.diagnostics import CALIBRATED, SEED, limits
+from rl_twoclocks.safety import settle
 
 
 def test_both_sets_are_found_by_name() -> None:
@@ -67,3 +69,18 @@ def test_danger_lies_beyond_warn_and_warn_beyond_watch(thresholds: str) -> None:
         assert levels.entropy_danger > levels.entropy_low
     else:
         assert levels.entropy_danger < levels.entropy_low
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_a_level_can_be_set_on_the_command_line(prefix: str) -> None:
+    config = compose(["task=cartpole", f"{prefix}diagnostics.limits.kl_warn=0.2"])
+    assert config.diagnostics.limits == {"kl_warn": 0.2}
+    settled, _ = settle(config)
+    levels = limits(settled.diagnostics.thresholds, settled.diagnostics.limits)
+    assert levels.kl_warn == 0.2
+
+
+def test_a_misspelt_level_on_the_command_line_is_refused_before_the_run() -> None:
+    config = compose(["task=cartpole", "diagnostics.limits.kl_wrn=1"])
+    with pytest.raises(ConfigError, match=r"limits\.kl_wrn is no level: did you mean kl_warn"):
+        settle(config)

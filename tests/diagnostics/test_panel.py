@@ -122,7 +122,10 @@ def test_one_sick_reading_raises_its_own_alarm_and_no_other(
     series = healthy(60, 0)
     series[name][47:] = sick
     if name == "diag/entropy_share":
-        series["rollout/return_round"][45:] = -800.0
+        # A return on its best would excuse it: let it sink, and vary as it did.
+        returns = series["rollout/return_round"]
+        sunk = np.clip((np.arange(60) - 35) / 11, 0, 1)
+        returns += sunk * (-800.0 + 30 * np.random.default_rng(9).normal(size=60) - returns)
     assert [found.name for found in judged(series, CALIBRATED)] == [expected]
 
 
@@ -149,6 +152,32 @@ def test_an_alarm_begins_again_when_it_grows_worse_but_not_when_it_eases() -> No
     panel = Panel(CALIBRATED)
     begun = [panel.take([alarm(severity=s)], 0) for s in ("warn", "watch", "danger", "warn")]
     assert [[a.severity for a in found] for found in begun] == [["warn"], [], ["danger"], []]
+
+
+def test_an_alarm_that_lasts_keeps_its_newest_values_and_grade() -> None:
+    panel = Panel(CALIBRATED)
+    panel.take([alarm(severity="warn", value=1.0)], 0)
+    assert panel.take([alarm(severity="warn", value=2.0)], 1) == []
+    assert panel.active["a"].values == {"value": 2.0}
+    assert panel.take([alarm(severity="watch", value=0.5)], 2) == []
+    assert panel.active["a"] == alarm(severity="watch", value=0.5)
+    assert panel.fresh(2) == {"a": alarm(severity="watch", value=0.5)}
+    # As bad as before is no news; worse than ever is, also after a file.
+    assert panel.take([alarm(severity="warn", value=3.0)], 3) == []
+    again = Panel(CALIBRATED)
+    panel.take([alarm(severity="watch")], 4)
+    again.load_state_dict(panel.state_dict())
+    for one in (panel, again):
+        assert one.take([alarm(severity="warn")], 5) == []
+        assert one.take([alarm(severity="danger")], 6) == [alarm(severity="danger")]
+
+
+def test_an_alarm_that_ended_may_begin_anew_with_a_milder_grade() -> None:
+    panel = Panel(CALIBRATED)
+    panel.take([alarm(severity="danger")], 0)
+    panel.take([], QUIET_ROUNDS + 1)
+    assert panel.take([alarm(severity="watch")], QUIET_ROUNDS + 2) == [alarm(severity="watch")]
+    assert panel.take([alarm(severity="warn")], QUIET_ROUNDS + 3) == [alarm(severity="warn")]
 
 
 def test_an_alarm_ends_after_the_quiet_rounds_and_not_before() -> None:

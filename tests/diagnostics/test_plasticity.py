@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -67,9 +69,24 @@ def test_feature_rank_leaves_out_directions_that_hold_less_than_one_percent() ->
     assert feature_rank(features, keep=0.4) == 1
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.5])
-def test_feature_rank_of_constant_features_is_zero(value: float) -> None:
-    assert feature_rank(torch.full((256, 8), value)) == 0
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, 0.1, 1e4 / 3, -1e6 / 7, 1e12, 3e30])
+@pytest.mark.parametrize("n", [7, 256, 1000])
+def test_feature_rank_of_constant_features_is_zero(value: float, n: int) -> None:
+    assert feature_rank(torch.full((n, 8), value)) == 0
+    assert feature_rank(value * normal(1, 8).repeat(n, 1)) == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_feature_rank_of_features_that_are_not_finite_is_zero(value: float) -> None:
+    features = normal(64, 8)
+    features[5, 3] = value
+    assert feature_rank(features) == 0
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e10])
+def test_feature_rank_does_not_depend_on_the_size_of_the_features(size: float) -> None:
+    features = normal(500, 8) * torch.tensor([5.0, 4.0, 3.0] + [0.01] * 5)
+    assert feature_rank(size * features) == feature_rank(features) == 3
 
 
 def test_gaussian_policy_variance_by_hand() -> None:

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.diagnostics import CALIBRATED, Limits, policy_shift
-from rl_twoclocks.diagnostics.policy_shift import clip_alarm, ess_alarm, kl_alarm
+from rl_twoclocks.diagnostics.policy_shift import (
+    clip_alarm,
+    effective_sample_size,
+    ess_alarm,
+    kl_alarm,
+)
 from rl_twoclocks.distributions import Categorical, Gaussian, Params
 from tests.diagnostics.histories import recorded
 
@@ -86,6 +91,29 @@ def test_ess_does_not_depend_on_the_size_of_the_weights(factor: float) -> None:
     plain = weights(0.5, 1.0, 2.0, 4.0)["diag/ess"]
     scaled = weights(*(factor * w for w in (0.5, 1.0, 2.0, 4.0)))["diag/ess"]
     assert scaled == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("log_ratios", "share"),
+    [
+        ([45.0, 0.0, 0.0], 1 / 3),
+        ([100.0, 0.0, 0.0], 1 / 3),
+        ([100.0, 100.0, 0.0], 2 / 3),
+        ([-60.0, -60.0, -60.0], 1.0),
+        ([-200.0, -200.0, -300.0], 2 / 3),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ess_holds_where_single_weights_over_or_underflow(
+    log_ratios: list[float], share: float, dtype: torch.dtype
+) -> None:
+    same = (torch.zeros(3, 1), torch.ones(3, 1))
+    log_ratio = torch.tensor(log_ratios, dtype=dtype)
+    readings = policy_shift(Gaussian, same, same, log_ratio)
+    assert readings["diag/ess"] == pytest.approx(share, rel=1e-4)
+    assert float(effective_sample_size(log_ratio)) == pytest.approx(share, rel=1e-4)
+    assert readings["diag/kl_behaviour"] == 0.0
+    assert not any(math.isnan(x) for x in readings.values())
 
 
 def sampled(gap: float, n: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.diagnostics import CALIBRATED, SEED, History, Limits
+from rl_twoclocks.diagnostics.history import KEEP
 from rl_twoclocks.diagnostics.rollout_entropy import (
     MOST,
     REACH,
@@ -144,10 +145,10 @@ def test_grid_scores_a_freeze_after_a_healthy_start_with_zero() -> None:
 def test_grid_cells_are_row_major_and_centred_on_the_first_range() -> None:
     grid = Grid(
         scale=torch.ones(2),
-        shift=torch.zeros(2),
-        axes=torch.eye(2),
-        low=torch.zeros(2),
-        width=torch.ones(2),
+        shift=torch.zeros(2, dtype=torch.float64),
+        axes=torch.eye(2, dtype=torch.float64),
+        low=torch.zeros(2, dtype=torch.float64),
+        width=torch.ones(2, dtype=torch.float64),
         bins=4,
     )
     assert grid.side == 12
@@ -173,6 +174,41 @@ def test_grid_leaves_frames_out_of_the_fit_that_are_not_finite() -> None:
         torch.testing.assert_close(getattr(fit_grid(dirty), name), getattr(fit_grid(clean), name))
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scale", [1.0, 1e12])
+def test_grid_puts_frames_that_are_not_finite_at_a_defined_cell(value: float, scale: float) -> None:
+    states = scale * normal(500, 4)
+    grid = fit_grid(states)
+    dirty = states.clone()
+    dirty[::3, 2] = value
+    cells = grid.cells(dirty)
+    assert torch.equal(cells, grid.cells(dirty))
+    assert int(cells.min()) >= 0
+    assert int(cells.max()) < grid.side**2
+    finite = torch.isfinite(dirty).all(1)
+    assert torch.equal(cells[finite], grid.cells(states)[finite])
+    # One cell for all of them; for those that are no numbers it is that of the mean.
+    assert cells[~finite].unique().numel() == 1
+    if math.isnan(value):
+        middle = grid.cells(grid.shift.float()[None])
+        assert cells[~finite].unique().tolist() == middle.tolist()
+
+
+@pytest.mark.parametrize("size", [1e20, -1e20, 1e-20])
+def test_the_size_of_the_states_changes_no_bit(size: float) -> None:
+    states = normal(1024, 11) + 0.5
+    scaled = (size * states.double()).float()
+    grid, other = fit_grid(states), fit_grid(scaled)
+    assert entropy_by_own_range(scaled)[0] == pytest.approx(
+        entropy_by_own_range(states)[0], abs=0.05
+    )
+    assert bits_on(other, scaled) == pytest.approx(bits_on(grid, states), abs=0.1)
+    mean, axes = principal_axes(scaled)
+    assert torch.isfinite(mean).all()
+    torch.testing.assert_close(axes.T @ axes, torch.eye(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    assert duplicate_fraction(scaled) == 0.0
+
+
 def test_grid_survives_its_state_dict() -> None:
     states = normal(300, 5)
     grid = fit_grid(states, torch.full((5,), 2.0))
@@ -194,10 +230,11 @@ def test_principal_axes_of_states_along_a_known_direction() -> None:
     noise = normal(4000, 2)
     states = 7.0 + 10 * noise[:, :1] * along + noise[:, 1:] * across
     mean, axes = principal_axes(states)
-    torch.testing.assert_close(mean, states.mean(0))
-    assert abs(float(axes[:, 0] @ along)) == pytest.approx(1.0, abs=1e-3)
-    assert abs(float(axes[:, 1] @ across)) == pytest.approx(1.0, abs=1e-3)
-    torch.testing.assert_close(axes.T @ axes, torch.eye(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(mean, states.double().mean(0))
+    assert abs(float(axes[:, 0] @ along.double())) == pytest.approx(1.0, abs=1e-3)
+    assert abs(float(axes[:, 1] @ across.double())) == pytest.approx(1.0, abs=1e-3)
+    orthonormal = torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(axes.T @ axes, orthonormal, atol=1e-12, rtol=0)
 
 
 def test_principal_axes_of_one_dimension_have_an_empty_second_one() -> None:
@@ -254,6 +291,20 @@ def test_duplicates_of_k_environments_on_one_seed_are_one_minus_one_kth(copies: 
     assert duplicate_fraction(normal(128, 17).repeat(copies, 1)) == pytest.approx(1 - 1 / copies)
 
 
+@pytest.mark.parametrize(("copies", "d"), [(3, 11), (7, 17)])
+@pytest.mark.parametrize("frames", [1, 64, 333])
+@pytest.mark.parametrize("seed", range(4))
+def test_duplicates_are_exact_for_odd_numbers_of_copies_and_dimensions(
+    copies: int, d: int, frames: int, seed: int
+) -> None:
+    states = 1e3 * normal(frames, d, seed)
+    expected = 1 - 1 / copies
+    assert duplicate_fraction(states.repeat(copies, 1)) == pytest.approx(expected, abs=1e-12)
+    # Also where the copies lie side by side, as those of parallel environments do.
+    beside = states.repeat_interleave(copies, 0)
+    assert duplicate_fraction(beside) == pytest.approx(expected, abs=1e-12)
+
+
 def test_duplicates_of_different_frames_are_none_even_if_they_differ_in_one_value() -> None:
     states = normal(1, 17).repeat(256, 1)
     states[:, 3] = torch.arange(256.0) * 1e-3
@@ -305,6 +356,16 @@ def test_diversity_is_no_alarm_where_the_run_is_narrow_because_it_has_learnt() -
     fallen = {"rollout/return_round": [0.0, *np.linspace(0, 100, 9), *[10.0] * 10]}
     assert diversity_alarm(diversity(entropy, own, **learnt), CALIBRATED) is None
     assert diversity_alarm(diversity(entropy, own, **fallen), CALIBRATED) is not None
+
+
+def test_diversity_counts_from_the_runs_start_in_a_long_run_too() -> None:
+    entropy = [9.3] * 10 + [2.6] * (KEEP + 90)
+    history = diversity(entropy, [9.2] * len(entropy))
+    assert history.series("diag/rollout_entropy").max() == 2.6
+    alarm = diversity_alarm(history, CALIBRATED)
+    assert alarm is not None
+    assert alarm.severity == "danger"
+    assert alarm.values["bits at the start"] == 9.3
 
 
 def test_diversity_says_nothing_in_a_round_without_a_reading() -> None:

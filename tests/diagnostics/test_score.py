@@ -110,6 +110,32 @@ def test_categorical_score_power_is_the_sum_over_all_choices() -> None:
     torch.testing.assert_close(score_power(Categorical, params), summed)
 
 
+@pytest.mark.parametrize(
+    "gap",
+    [
+        4.0,
+        9.0,
+        pytest.param(
+            20.0,
+            marks=pytest.mark.xfail(
+                strict=True, reason="1 - p rounds to 0 in single precision: half of it is lost"
+            ),
+        ),
+    ],
+)
+def test_score_power_of_an_almost_certain_choice_is_twice_the_rare_ones_chance(gap: float) -> None:
+    rare = 1 / (1 + math.exp(gap))
+    power = score_power(Categorical, (torch.tensor([[gap, 0.0], [0.0, gap]]),))
+    assert power.tolist() == pytest.approx([2 * rare * (1 - rare)] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("gap", [12.0, 20.0, 40.0, 80.0])
+def test_score_power_does_not_cancel_for_an_almost_certain_choice(gap: float) -> None:
+    rare = math.exp(-gap)
+    (power,) = score_power(Categorical, (torch.tensor([[gap, 0.0]]),)).tolist()
+    assert 0.9 * rare <= power <= 2.2 * rare
+
+
 def test_residual_on_a_policys_own_data_is_one_in_root_mean_square() -> None:
     residuals = torch.tensor(
         [
@@ -145,6 +171,25 @@ def test_leak_under_advantages_of_random_sign_has_its_closed_form(gap: float) ->
 
 def test_leak_on_a_policys_own_data_is_zero() -> None:
     assert readings_of_shift(0.0, 1000, 0, signs(1000))["diag/baseline_leak"] == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 1000])
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+def test_leak_without_any_advantage_or_with_one_frame_is_zero(n: int, gap: float) -> None:
+    none = readings_of_shift(gap, n, 0, torch.zeros(n, dtype=torch.float64))
+    assert none["diag/baseline_leak"] == 0.0
+    assert readings_of_shift(gap, 1, n, signs(1))["diag/baseline_leak"] == 0.0
+
+
+@pytest.mark.parametrize("top", [45.0, 100.0, 300.0])
+def test_weighted_residual_holds_where_weights_overflow(top: float) -> None:
+    logits, action = (torch.zeros(4, 2),), torch.tensor([0, 0, 1, 1])
+    ratio = torch.tensor([top, 0.0, 0.0, 0.0])
+    readings = score_readings(Categorical, logits, logits, action, torch.ones(4), ratio)
+    assert all(math.isfinite(x) for x in readings.values())
+    # One frame carries all the weight: its score is (1/2, -1/2), the power is 1/2.
+    mean, noise = math.hypot(0.5, 0.5) / 4, math.sqrt(0.5 / 4) * math.sqrt(1 / 4)
+    assert readings["diag/score_residual_weighted"] == pytest.approx(mean / noise, rel=1e-4)
 
 
 def test_readings_of_a_categorical_policy_by_hand() -> None:

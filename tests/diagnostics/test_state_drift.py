@@ -100,7 +100,20 @@ def test_nearest_neighbour_kl_takes_samples_of_different_size_and_scale(n: int, 
     assert kl == pytest.approx(expected, abs=0.15)
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 50), (5, 50), (50, 4), (50, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1.0, 1024.0, 8192.0])
+def test_nearest_neighbour_kl_does_not_depend_on_where_the_states_lie(
+    far: float, dtype: torch.dtype
+) -> None:
+    # Multiples of 1/256: adding the offset rounds nothing.
+    before, after = (((256 * normal(400, 3, seed)).round() / 256).to(dtype) for seed in (0, 1))
+    after = after * 2
+    near = nearest_neighbour_kl(before, after)
+    moved = nearest_neighbour_kl(before + far, after + far)
+    assert moved == pytest.approx(near, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 50), (5, 50), (50, 5), (50, 4), (50, 0)])
 def test_nearest_neighbour_kl_refuses_too_few_points(n: int, m: int) -> None:
     with pytest.raises(ValueError, match=f"not {n} and {m}"):
         nearest_neighbour_kl(normal(n, 2, 0), normal(m, 2, 1), k=5)

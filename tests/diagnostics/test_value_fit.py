@@ -44,9 +44,18 @@ def test_explained_variance_of_a_noisy_critic_has_its_closed_form(noise: float) 
     assert explained_variance(value, target) == pytest.approx(1 - noise**2, abs=0.02)
 
 
-@pytest.mark.parametrize("target", [0.0, 1.0, -64.0])
+@pytest.mark.parametrize("target", [0.0, 1.0, -64.0, 0.1, 1 / 3, 1234.567, -9876.5432])
 def test_explained_variance_of_constant_targets_is_zero(target: float) -> None:
-    assert explained_variance(normal(50, 0), torch.full((50,), target)) == 0.0
+    for n in (50, 1000, 4096):
+        assert explained_variance(normal(n, 0), torch.full((n,), target)) == 0.0
+
+
+@pytest.mark.parametrize("level", [1e3, 1e4, -1e4])
+def test_explained_variance_of_targets_far_from_zero_is_what_it_is_near_it(level: float) -> None:
+    target = (256 * normal(1000, 0)).round() / 256
+    value = target + (128 * normal(1000, 1)).round() / 256
+    near = explained_variance(value, target)
+    assert explained_variance(value + level, target + level) == pytest.approx(near, abs=1e-3)
 
 
 def losses(last: float, seed: int = 0, noise: float = 0.02) -> np.ndarray:
@@ -89,6 +98,20 @@ def test_critic_jump_alarm_allows_more_where_the_loss_jumps_anyway() -> None:
 def test_critic_jump_alarm_of_the_seed_set_begins_at_twenty_percent() -> None:
     assert critic_jump_alarm(recorded({LOSS: [1.0] * 20 + [1.25] * 3}), SEED) is not None
     assert critic_jump_alarm(recorded({LOSS: [1.0] * 20 + [1.19] * 3}), SEED) is None
+
+
+@pytest.mark.parametrize(
+    ("jump", "bits", "raised"),
+    [(1.17, 2.4, True), (1.17, 2.6, False), (1.14, 2.4, False), (1.25, 2.6, True)],
+)
+def test_critic_jump_alarm_of_the_seed_set_takes_seventeen_percent_at_low_entropy(
+    jump: float, bits: float, raised: bool
+) -> None:
+    series = {LOSS: [1.0] * 20 + [jump] * 3, "diag/rollout_entropy_own_range": [bits]}
+    # Its entropy is absolute: the share of the calibrated set says nothing to it.
+    for more in ({}, {"diag/entropy_share": [0.9]}, {"diag/entropy_share": [0.1]}):
+        assert (critic_jump_alarm(recorded(series | more), SEED) is not None) is raised
+    assert critic_jump_alarm(recorded(series), CALIBRATED) is None
 
 
 def test_critic_jump_alarm_is_silent_in_a_round_without_a_loss() -> None:

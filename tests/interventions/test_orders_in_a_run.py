@@ -259,7 +259,7 @@ def test_noise_in_observations_is_one_array_where_episodes_end_together(
 
 @pytest.mark.xfail(
     strict=True,
-    reason="a reset of one environment draws new noise on the observations of all of them",
+    reason="at a reset those that go on are given the observation of the step before",
 )
 def test_noise_in_observations_is_one_array_where_episodes_end_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -318,9 +318,6 @@ def test_a_rescue_restores_what_was_learned_exactly(
     assert not torch.equal(old["parameters"], at_round(tmp_path, 5)["parameters"])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="loop.run merges the rollout of the cliff into the restored statistics"
-)
 def test_after_a_rescue_the_normaliser_is_that_of_the_state_gone_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +405,19 @@ def whole_and_parts(
     return whole, parts
 
 
-@pytest.mark.parametrize("kind", KINDS)
+PASSES_NOT_SAVED = pytest.mark.xfail(
+    strict=True,
+    reason="Diagnose.passes is not saved: clock/reuse of the first round resumed is off",
+)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=PASSES_NOT_SAVED) if kind == "steps, clips, passes" else kind
+        for kind in KINDS
+    ],
+)
 def test_a_run_that_was_interrupted_after_an_order_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -434,7 +443,6 @@ def test_a_run_whose_u_changed_resumes_with_that_u(
     assert same_state(newest(whole), newest(parts), "environments", "steering") == []
 
 
-@pytest.mark.xfail(strict=True, reason="the noise ordered for the next rollout is not saved")
 def test_a_run_that_was_interrupted_before_its_noisy_rollout_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +457,6 @@ def test_a_run_that_was_interrupted_before_its_noisy_rollout_ends_the_same(
     assert same_state(newest(whole), newest(parts), "environments") == []
 
 
-@pytest.mark.xfail(strict=True, reason="alarms and orders of unlogged rounds are not saved")
 def test_a_crash_loses_no_order_of_a_round_that_was_not_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,6 @@ def test_one_pass_is_never_taken_away() -> None:
     assert [passes(cure, k, True, wanted=1) for k in range(30)] == [1] * 30
 
 
-@pytest.mark.xfail(strict=True, reason="quiet rounds are counted from the last change, not alarm")
 def test_a_pass_does_not_come_back_in_the_first_quiet_round_after_a_long_alarm() -> None:
     cure = Passes(PassesConfig(rest=10))
     for k in range(100):

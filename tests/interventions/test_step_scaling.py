@@ -132,9 +132,6 @@ def test_rules_that_are_off_change_no_bit(name: str, monkeypatch: pytest.MonkeyP
     assert same(*ends)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an ESS that overflows is NaN, and NaN x learning rate reaches the weights"
-)
 @pytest.mark.parametrize("name", ["Adam", "RAdam"])
 def test_one_weight_that_overflows_does_not_poison_the_parameters(name: str) -> None:
     update = make_update(network(), name)
@@ -144,6 +141,32 @@ def test_one_weight_that_overflows_does_not_poison_the_parameters(name: str) -> 
     got = step(update, frames)
     assert (got["finite"], got["applied"]) == (1.0, 1.0)
     assert math.isfinite(got["loss"])
+    assert torch.isfinite(update.flat.vector).all()
+
+
+@pytest.mark.parametrize("name", ["Adam", "RAdam"])
+@pytest.mark.parametrize(
+    ("stale", "share"), [(45.0, 1 / 32), (100.0, 1 / 32), (None, 1.0)], ids=["45", "100", "-60"]
+)
+@pytest.mark.parametrize("base", [0.0, 0.9])
+def test_weights_that_over_or_underflow_leave_the_parameters_and_the_share_finite(
+    name: str, stale: float | None, share: float, base: float
+) -> None:
+    update = make_update(network(), name)
+    update.start_round(controls(update, ess_base=base))
+    frames = minibatch(network(), 0)
+    if stale is None:
+        frames["behaviour_log_prob"] += 60.0
+    else:
+        frames["behaviour_log_prob"][3] -= stale
+    got = step(update, frames)
+    assert got["ess"] == pytest.approx(share, rel=1e-3)
+    expected = min(1.0, math.sqrt(share / base)) if base else 1.0
+    assert got["step_scale"] == pytest.approx(expected, rel=1e-3)
+    assert torch.isfinite(update.flat.vector).all()
+    # Whatever became of that step, the next one is taken and is finite.
+    update.start_round(controls(update, ess_base=base))
+    assert step(update, minibatch(network(), 1))["applied"] == 1.0
     assert torch.isfinite(update.flat.vector).all()
 
 
