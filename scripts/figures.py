@@ -2,9 +2,9 @@
 
     python scripts/figures.py
 
-Raw files are `speed.csv` (written by `scripts/benchmark.py`) and `returns.csv` (one row per task,
-clocks, seed and number of frames). A missing one is named and its figures are left out. The same
-raw files give the same bytes.
+Raw files are `speed.csv` (written by `scripts/benchmark.py`), `returns.csv` and `healthy.csv` (one row
+per task, clocks and seed, by `scripts/learning.py`), `faults.csv` and `rescue.csv`. A missing one is
+named and its figures are left out. The same raw files give the same bytes.
 """
 
 from __future__ import annotations
@@ -139,6 +139,58 @@ def return_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+HEALTHY_COMMAND = "python scripts/learning.py run; python scripts/learning.py collect"
+FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table --out {}"
+RESCUE_COMMAND = "python scripts/rescue.py run; python scripts/rescue.py table"
+
+
+def count(value: float, n: int, unit: str, command: str) -> Figure:
+    """Build an entry that is a count, which has no interval of its own."""
+    return figure(value, value, value, n, unit, [{"command": command}])
+
+
+def healthy_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute what diagnostics and governor did in healthy runs: share of time, dangers, orders.
+
+    Overhead: median over runs of the diagnostics' share of the wall time, with its minimum and maximum.
+    """
+    shares = [float(row["diagnostics_share"]) for row in rows]
+    millions = sum(int(row["frames"]) for row in rows) / 1e6
+    danger, orders = (sum(int(row[key]) for row in rows) for key in ("danger", "orders"))
+    n = len(rows)
+    overhead = figure(
+        statistics.median(shares), min(shares), max(shares), n, "share of the wall time",
+        [{"command": HEALTHY_COMMAND}],
+    )  # fmt: skip
+    return {
+        "diag.overhead": overhead,
+        "diag.danger_per_1m": count(danger / millions, n, "onsets per 1M frames", HEALTHY_COMMAND),
+        "guard.orders_on_healthy": count(orders, n, "orders", HEALTHY_COMMAND),
+    }
+
+
+def fault_figures(rows: Rows) -> dict[str, Figure]:
+    """Count planted faults and those that the alarm named for them saw."""
+    planted = [row for row in rows if row["alarm"]]
+    command = FAULTS_COMMAND.format("docs/benchmarks/faults.csv")
+    detected = sum(int(row["detected"]) for row in planted)
+    return {
+        "diag.detected": count(detected, len(planted), "runs", command),
+        "diag.planted": count(len(planted), len(planted), "runs", command),
+    }
+
+
+def rescue_figures(rows: Rows) -> dict[str, Figure]:
+    """Count seeds that came back, with the shipped rescue and with rollback alone."""
+    figures = {}
+    for name, arm in (("rescue.recovered", "rescue"), ("rescue.rollback_alone", "rollback")):
+        mine = [row for row in rows if row["arm"] == arm]
+        back = sum(row["recovered"] == "1" for row in mine)
+        if mine:
+            figures[name] = count(back, len(mine), "seeds", RESCUE_COMMAND)
+    return figures
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -164,6 +216,9 @@ def main(argv: list[str] | None = None) -> int:
     sources: dict[str, Callable[[Rows], dict[str, Figure]]] = {
         "speed.csv": speed_figures,
         "returns.csv": return_figures,
+        "healthy.csv": healthy_figures,
+        "faults.csv": fault_figures,
+        "rescue.csv": rescue_figures,
     }
     figures: dict[str, Figure] = {}
     for file_name, compute in sources.items():

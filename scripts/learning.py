@@ -6,8 +6,9 @@
 `run` trains `--jobs` at a time, one thread each; finished runs are skipped and broken-off ones go on.
 `collect` reads every run below `--runs` into docs/benchmarks/returns.csv (one row per seed: the last
 evaluation of the run, deterministic, on seeds of its own) and docs/benchmarks/curves.csv, where rows
-of other runs stay, and draws one picture per task. Figures are computed from returns.csv by
-scripts/figures.py.
+of other runs stay, and draws one picture per task. healthy.csv counts what diagnostics and governor did
+in the same runs: onsets of alarms by severity, orders given, and the share of the wall time that the
+diagnostics took. Figures are computed from these files by scripts/figures.py.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def collect(args: argparse.Namespace) -> int:
     """Write the CSVs and pictures from all finished runs."""
-    returns, curves = [], []
+    returns, curves, healthy = [], [], []
     for path in sorted(args.runs.glob("*/seed*/result.json")):
         result = json.loads(path.read_text())
         config = yaml.safe_load((path.parent / "config.yaml").read_text())
@@ -83,6 +84,11 @@ def collect(args: argparse.Namespace) -> int:
                 "command": " ".join(words),
             }
         )
+        if (path.parent / "events.jsonl").exists():
+            healthy.append(
+                {"task": task, "clocks": label, "seed": seed, "frames": frames}
+                | _watched(path.parent, rows, result)
+            )
         step = max(len(rows) // POINTS, 1)
         for i, row in enumerate(rows):
             if i % step == 0 or "eval/return_mean" in row:
@@ -102,9 +108,29 @@ def collect(args: argparse.Namespace) -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     _merge(OUT / "returns.csv", returns)
     curves = _merge(OUT / "curves.csv", curves)
+    if healthy:
+        _merge(OUT / "healthy.csv", healthy)
     for task in sorted({row["task"] for row in returns}):
         _picture(task, curves)
     return 0
+
+
+def _watched(directory: Path, rows: list[dict], result: dict) -> dict:
+    """What the governor and the diagnostics did in one run."""
+    events = read_metrics(directory / "events.jsonl")
+    alarms = [e["severity"] for e in events if e["kind"] == "alarm"]
+    names = sorted({e["name"] for e in events if e["kind"] == "alarm"})
+    orders = [e for e in events if e["kind"] == "order" and e["given"]]
+    seconds = sum(row.get("time/diagnostics_seconds", 0.0) for row in rows)
+    return {
+        "danger": alarms.count("danger"),
+        "warn": alarms.count("warn"),
+        "watch": alarms.count("watch"),
+        "alarms": " ".join(names),
+        "orders": len(orders),
+        "ordered": " ".join(sorted({e["name"] for e in orders})),
+        "diagnostics_share": round(seconds / result["wall_seconds"], 5),
+    }
 
 
 def _short(value: float | None) -> float | str:

@@ -70,7 +70,7 @@ def test_staircase_length_counts_the_newest_entries_above_the_level(
         (CALIBRATED, 8.0, "watch"),
         (CALIBRATED, 80.0, "warn"),
         (SEED, 450.0, "watch"),
-        (SEED, 4000.0, "warn"),
+        (SEED, -1500.0, "warn"),
     ],
     ids=["calibrated", "calibrated, steep", "seed", "seed, steep"],
 )
@@ -78,7 +78,11 @@ def test_staircase_length_counts_the_newest_entries_above_the_level(
 def test_staircase_alarm_on_variance_that_rose_and_stays_high(
     limits: Limits, swing: float, severity: str, seed: int
 ) -> None:
-    alarm = staircase_alarm(recorded({"rollout/return_round": staircase(seed, swing)}), limits)
+    returns = staircase(seed, swing)
+    if swing < 0:
+        # Rare and deep: what lies beside them, and so the trend and the gain, stays as it was.
+        returns[150:] = np.where(np.arange(16) % 4 == 3, 70.0 + swing, 70.0)
+    alarm = staircase_alarm(recorded({"rollout/return_round": returns}), limits)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("reward_staircase", severity)
     assert alarm.values["variance"] > alarm.values["alert line"]

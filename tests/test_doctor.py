@@ -1,0 +1,114 @@
+"""The doctor: before a run, about a run, about a saved window; readable and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_twoclocks import ConfigError
+from rl_twoclocks.doctor import examine
+from rl_twoclocks.findings import Check
+from rl_twoclocks.record import checkpoint
+from tests.command_envs import command, run, tiny
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    run(folder, "task=pendulum", "diagnostics.every=1", rounds=4)
+    return folder
+
+
+def urgencies(report) -> dict[str, str]:
+    return {finding.symptom: finding.urgency for finding in report.findings}
+
+
+def test_a_configuration_inside_the_table_is_fine() -> None:
+    report = examine(["task=pendulum", "clocks=classic"])
+    assert urgencies(report)["clock ratio"] == "fine"
+    assert any("clock ratio" in f or "ratio 1" in f for f in report.facts)
+
+
+def test_a_ratio_above_the_cap_comes_with_the_command_that_mends_it() -> None:
+    words = ["task=halfcheetah", "clocks=safe", "clocks.batch_size=9920"]
+    report = examine(words)
+    finding = next(f for f in report.findings if f.symptom == "clock ratio")
+    assert (finding.reading, finding.urgency) == ("20", "warn")
+    mended = examine([*words, finding.change])
+    assert urgencies(mended)["clock ratio"] == "fine"
+
+
+def test_staleness_is_predicted_from_the_clock_ratio() -> None:
+    report = examine(["task=pendulum", "clocks.batch_size=2048", "clocks.update_frequency=512"])
+    finding = next(f for f in report.findings if f.symptom == "predicted staleness")
+    assert finding.reading == "mean 1.5, max 3 versions"
+
+
+def test_a_ratio_of_fifty_is_an_emergency() -> None:
+    report = examine(["task=pendulum", "clocks.batch_size=12800", "clocks.update_frequency=256"])
+    assert urgencies(report)["clock ratio"] == "danger"
+    assert report.verdict.startswith("danger: clock ratio")
+
+
+def test_a_run_is_read_from_its_directory(finished: Path) -> None:
+    report = examine([str(finished)])
+    assert "512 of 512 frames" in report.facts[0]
+    assert {"policy runs ahead of its data", "newest data is old"} <= urgencies(report).keys()
+    assert urgencies(report)["newest data is old"] == "fine"
+
+
+def test_a_saved_window_is_measured_anew(finished: Path) -> None:
+    report = examine([str(checkpoint.listed(finished)[-1])])
+    assert report.facts[0].startswith("128 frames of versions 3 to 3, learner at 4")
+    found = urgencies(report)
+    assert found["rollouts visit few places"] in ("fine", "warn")
+    assert "gradients line up" not in found or found["gradients line up"]
+
+
+def test_what_is_neither_a_place_nor_an_override_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run directory and no checkpoint"):
+        examine([str(tmp_path / "nowhere")])
+    with pytest.raises(ConfigError, match="did you mean"):
+        examine(["clocks.batch_sise=3"])
+
+
+@pytest.mark.parametrize(
+    ("value", "below", "urgency"),
+    [(1.0, False, "fine"), (3.0, False, "warn"), (9.0, False, "danger"), (9.0, True, "fine")],
+)
+def test_a_check_judges_by_its_two_levels(value: float, below: bool, urgency: str) -> None:
+    watch, danger = (2.0, 5.0) if not below else (5.0, 2.0)
+    check = Check("s", "p", "n", "h", watch, danger, "do", below=below)
+    found = check.finding(value)
+    assert found.urgency == urgency
+    assert bool(found.change) == (urgency != "fine")
+
+
+def test_json_and_text_say_the_same(finished: Path) -> None:
+    report = examine([str(finished)])
+    parsed = json.loads(json.dumps(report.as_dict()))
+    assert parsed["verdict"] == report.verdict
+    text = report.text()
+    assert all(f.urgency in text for f in report.findings)
+    assert text.splitlines()[-1] == f"verdict: {report.verdict}"
+
+
+def test_the_command_itself_prints_json(finished: Path, tmp_path: Path) -> None:
+    done = command([str(finished), "--json"], tmp_path, "doctor")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["title"] == f"run {finished}"
+    wrong = command([str(tmp_path / "nowhere")], tmp_path, "doctor")
+    assert wrong.returncode == 2
+    assert "no run directory" in wrong.stderr
+
+
+def test_a_run_that_learns_draws_its_pictures(tmp_path: Path) -> None:
+    words = tiny(tmp_path, "task=pendulum", "diagnostics.pictures=true", rounds=4)
+    import rl_twoclocks
+
+    rl_twoclocks.train(rl_twoclocks.compose(words))
+    drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"clocks.png", "rollout_entropy.png"} <= drawn
+    assert all(path.stat().st_size > 10_000 for path in (tmp_path / "pictures").iterdir())
