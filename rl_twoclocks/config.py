@@ -452,3 +452,14 @@ class EvalCommandConfig(_Group):
     """Write an MP4 of one episode of the deterministic policy, without a display."""
     video_path: str | None = None
     """Where to; null: beside the checkpoint."""
+
+
+class ExportCommandConfig(_Group):
+    """The export command."""
+
+    checkpoint: str
+    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
+    format: Literal["onnx", "torch", "both"] = "both"
+    """What to write: ONNX, a `torch.export` program, or both."""
+    out: str | None = None
+    """Folder to write to; null: `export/` beside the checkpoint."""

@@ -113,6 +113,7 @@ class Diagnose:
         readings |= score.score_readings(
             dist, ready.behaviour, current, flat["action"], flat["advantage"], log_ratio
         )
+        readings["diag/action_dims"] = float(current[0].shape[-1] if dist is Gaussian else 1)
         readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
         if dist is Gaussian:
             readings["diag/policy_std"] = float(current[1].mean())
@@ -206,7 +207,8 @@ class Diagnose:
     def _by_pass(self) -> dict[str, float]:
         by_pass = self.parts.learner.by_pass
         readings = {"diag/critic_loss_first_pass": by_pass["loss_critic"][0]}
-        beyond = [i for i, kl in enumerate(by_pass["kl"], 1) if kl > self.limits.kl_warn]
+        level = self.limits.kl_warn * self.history.newest("diag/action_dims", 1.0)
+        beyond = [i for i, kl in enumerate(by_pass["kl"], 1) if kl > level]
         readings["diag/kl_pass"] = float(beyond[0]) if beyond else 0.0
         if self.level > 2:
             for name, values in by_pass.items():
@@ -250,6 +252,7 @@ class Diagnose:
             "counts": self.counts,
             "maps": [[frames, counts] for frames, counts in self.maps],
             "maps_every": self.maps_every,
+            "passes": self.passes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -260,6 +263,7 @@ class Diagnose:
         self.counts = state["counts"]
         self.maps = [(frames, counts) for frames, counts in state["maps"]]
         self.maps_every = state["maps_every"]
+        self.passes = state["passes"]
 
     def forget(self) -> None:
         """Start anew after a rescue: the grid stays, what was usual does not."""

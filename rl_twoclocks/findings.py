@@ -111,9 +111,11 @@ class Check:
         return Finding(self.symptom, self.part, text, self.healthy, urgency, change)
 
 
-def checks(level: Limits, ratio: float) -> list[Check]:
+def checks(level: Limits, ratio: float, dims: float) -> list[Check]:
     """All checks, in reading order: gradient norm and KL first."""
-    kl = max(ratio, 1.0)
+    kl = max(ratio, 1.0) * max(dims, 1.0)
+    warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
+    clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
     return [
         Check("gradients explode", "gradient", "diag/grad_norm_max", "< 3 to 5, steady",
               4 * level.gradient_norm, 20 * level.gradient_norm,
@@ -121,10 +123,10 @@ def checks(level: Limits, ratio: float) -> list[Check]:
         Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
               f"< {level.kl_watch * kl:.2g} nats", level.kl_watch * kl, level.kl_danger * kl,
               "algo.target_kl=0.03, or a lower optim.learning_rate"),
-        Check("few frames carry the weight", "policy", "diag/ess", f"> {level.ess_warn:.2g}",
-              level.ess_warn, level.ess_danger, "clocks.batch_size=<half>", below=True),
+        Check("few frames carry the weight", "policy", "diag/ess", f"> {warn:.2g}",
+              warn, danger, "clocks.batch_size=<half>", below=True),
         Check("trust region is full", "policy", "train/clip_fraction",
-              f"< {level.clip_fraction:.2g}", level.clip_fraction, 1.5 * level.clip_fraction,
+              f"< {clip:.2g}", clip, 1.5 * clip,
               "clocks.update_epochs=<half>"),
         Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
               f"< {level.ratio_watch:.3g}", level.ratio_watch, level.ratio_danger,
@@ -177,7 +179,8 @@ def of_run(directory: Path) -> Report:
         return statistics.median(values) if values else None
 
     ratio = now("clock/ratio_measured") or 1.0
-    found = [c.finding(v) for c in checks(level, ratio) if (v := now(c.name)) is not None]
+    dims = now("diag/action_dims") or 1.0
+    found = [c.finding(v) for c in checks(level, ratio, dims) if (v := now(c.name)) is not None]
     alarms = [e for e in read_events(directory / "events.jsonl") if e["kind"] == "alarm"]
     found += _from_alarms(alarms, rows, found)
     frames, total = rows[-1]["frames"], config.total_frames
@@ -324,7 +327,8 @@ def of_window(path: Path) -> Report:
         parts.close()
     level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     ratio = readings["clock/ratio_measured"]
-    found = [c.finding(readings[c.name]) for c in checks(level, ratio) if c.name in readings]
+    dims = readings.get("diag/action_dims", 1.0)
+    found = [c.finding(readings[c.name]) for c in checks(level, ratio, dims) if c.name in readings]
     facts = [
         f"{window.numel():,} frames of versions {int(window['policy_version'].min()):,} to "
         f"{int(window['policy_version'].max()):,}, learner at {parts.clocks.policy_version:,}",

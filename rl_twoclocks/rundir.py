@@ -38,6 +38,7 @@ _OURS = (
     "metrics.jsonl",
     "events.jsonl",
     "pictures",
+    "export",
     "result.json",
     "error.txt",
     "checkpoint-*.pt",

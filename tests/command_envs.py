@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+
+if TYPE_CHECKING:
+    from rl_twoclocks import Config
 
 ROOT = Path(__file__).parent.parent
 ROUND = 128
@@ -118,7 +122,17 @@ def run(directory: Path | str, *overrides: str, rounds: int = 2) -> Any:
     """Train a tiny run in this process."""
     import rl_twoclocks
 
-    return rl_twoclocks.train(rl_twoclocks.compose(tiny(directory, *overrides, rounds=rounds)))
+    place = None if directory == "null" else str(directory)
+    changes = {"run_dir": place, "total_frames": rounds * ROUND}
+    return rl_twoclocks.train(composed(overrides).model_copy(update=changes))
+
+
+@functools.cache
+def composed(overrides: tuple[str, ...]) -> Config:
+    """A tiny run's configuration, composed once: folder and budget are the only ones to differ."""
+    import rl_twoclocks
+
+    return rl_twoclocks.compose(tiny("unset", *overrides))
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:

@@ -75,6 +75,11 @@ class BehaviourPolicy(TensorDictModuleBase):
         action_map = ActionMap(env.action_spec, config.model.squash, "cpu")
         return cls(model, action_map, normalizer, env.batch_size[0], generator)
 
+    @property
+    def network(self) -> ActorCritic:
+        """This policy's own copy of the network."""
+        return self._model
+
     @torch.no_grad()
     def publish(self, parameters: Tensor, normalizer: Normalizer, version: int) -> None:
         """Take over the learner's flat parameters and normaliser statistics together."""

@@ -62,6 +62,12 @@ def score_now(history: History) -> float:
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
+def _noise(history: History) -> float:
+    """Three times the usual difference between the returns of two rounds."""
+    returns = history.series(RETURN)
+    return 3 * float(np.median(np.abs(np.diff(returns)))) if returns.size > 1 else 0.0
+
+
 def _earlier_best(history: History, name: str) -> float:
     """The best value, if it was reached before the kept ones."""
     best = history.highest(name)
@@ -76,7 +82,7 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     newest, best = history.newest(SMOOTHED), history.highest(SMOOTHED)
     # A fall within the usual noise of the returns is none.
-    if best - newest < 3 * float(np.median(np.abs(np.diff(returns)))):
+    if best - newest < _noise(history):
         return None
     first = float(history.start(RETURN)[0])
     earlier = _earlier_best(history, SMOOTHED)
@@ -99,6 +105,10 @@ def collapse_alarm(history: History, limits: Limits) -> Alarm | None:
     if name not in history or not random.size:
         return None
     evaluations = history.series(name)
+    # A best score within the noise of evaluations is none to fall from.
+    noise = max(_noise(history), 2 * history.newest("eval/return_std", 0.0))
+    if history.highest(name) - float(random[0]) < noise:
+        return None
     if rounds_below(evaluations, float(random[0]), best=_earlier_best(history, name)) < 3:
         return None
     return Alarm(

@@ -42,18 +42,18 @@ class Limits:
     """Share of frames that are exact copies, where states are continuous."""
     drift: float = 3.0
     """KL between consecutive rollouts' states, nats."""
-    kl_watch: float = 0.05
-    """KL(behaviour || current) over the window after a round, nats, per version of clock ratio."""
-    kl_warn: float = 0.1
+    kl_watch: float = 0.015
+    """KL(behaviour || current) after a round, nats per action dimension and unit of clock ratio."""
+    kl_warn: float = 0.02
     """The same, warn."""
-    kl_danger: float = 0.5
+    kl_danger: float = 0.1
     """The same, danger."""
-    ess_warn: float = 0.5
-    """Effective sample size over n after a round."""
-    ess_danger: float = 0.3
+    chi_warn: float = 0.035
+    """1 / ESS - 1 after a round, per action dimension and unit of clock ratio."""
+    chi_danger: float = 0.3
     """The same, danger."""
-    clip_fraction: float = 0.4
-    """Share of frames outside the trust region, mean over a round."""
+    clip_fraction: float = 0.15
+    """Share of frames outside the trust region, mean over a round, per root of action dimensions."""
     gradient_norm: float = 5.0
     """Gradient norm of a layer (healthy below 3)."""
     gradient_relative: float = 0.0
@@ -103,7 +103,7 @@ CALIBRATED = Limits(
     critic_jump=1.0,
     critic_jump_narrow=0.5,
     critic_jump_noise=8.0,
-    staircase=8.0,
+    staircase=15.0,
     staircase_relative=1.0,
 )
 SEED = Limits(entropy_relative=0.0, entropy_floor=0.0, places=0.0)

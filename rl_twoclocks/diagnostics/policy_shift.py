@@ -59,16 +59,18 @@ def policy_shift(
 
 
 def kl_alarm(history: History, limits: Limits) -> Alarm | None:
-    """A policy that left its data behind within a round."""
-    ratio = max(history.newest("clock/ratio_measured", 1.0), 1.0)
-    beyond: list[tuple[Severity, float]] = [
-        (severity, level * ratio)
-        for severity, level in _kl_levels(limits)
-        if history.all_beyond("diag/kl_behaviour", level * ratio, 2)
-    ]
-    if not beyond:
+    """A policy that left its data behind within a round.
+
+    Levels are per action dimension and per unit of clock ratio: the KL of a diagonal policy is a sum
+    over dimensions, and a window of several versions holds several rounds' moves.
+    """
+    size = action_dims(history) * max(history.newest("clock/ratio_measured", 1.0), 1.0)
+    found = _worst(
+        history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
+    )
+    if found is None:
         return None
-    severity, level = beyond[0]
+    severity, level = found
     values = {"nats": history.newest("diag/kl_behaviour"), "level": level}
     values |= {"first pass beyond": first} if (first := history.newest("diag/kl_pass", 0)) else {}
     return Alarm(
@@ -80,34 +82,64 @@ def kl_alarm(history: History, limits: Limits) -> Alarm | None:
     )
 
 
-def _kl_levels(limits: Limits) -> list[tuple[Severity, float]]:
-    return [("danger", limits.kl_danger), ("warn", limits.kl_warn), ("watch", limits.kl_watch)]
+def action_dims(history: History) -> float:
+    """Dimensions of the action: 1 for choices, and where it was not said."""
+    return max(history.newest("diag/action_dims", 1.0), 1.0)
+
+
+def _worst(
+    history: History, name: str, size: float, watch: float, warn: float, danger: float
+) -> tuple[Severity, float] | None:
+    """The worst severity whose level x `size` the last two rounds were beyond, and that level."""
+    levels: tuple[tuple[Severity, float], ...] = (
+        ("danger", danger * size),
+        ("warn", warn * size),
+        ("watch", watch * size),
+    )
+    for severity, level in levels:
+        if history.all_beyond(name, level, 2):
+            return severity, level
+    return None
+
+
+def ess_level(chi_square: float, history: History) -> float:
+    """Effective sample size at which chi^2 = 1 / ESS - 1 is `chi_square` per action dimension."""
+    return 1 / (1 + chi_square * action_dims(history))
 
 
 def ess_alarm(history: History, limits: Limits) -> Alarm | None:
     """Importance weights that rest on few frames."""
-    level, severity = limits.ess_danger, "danger"
-    if not history.all_beyond("diag/ess", level, 2, below=True):
-        level, severity = limits.ess_warn, "warn"
-        if not history.all_beyond("diag/ess", level, 2, below=True):
-            return None
-    return Alarm(
-        "effective_sample_size",
-        "danger" if severity == "danger" else "warn",
-        {"share": history.newest("diag/ess"), "level": level},
-        "few frames carry most of the weight: the data is too old for this policy;",
-        "lower the clock ratio, or the step size.",
+    ratio = max(history.newest("clock/ratio_measured", 1.0), 1.0)
+    levels: tuple[tuple[Severity, float], ...] = (
+        ("danger", ess_level(limits.chi_danger * ratio, history)),
+        ("warn", ess_level(limits.chi_warn * ratio, history)),
     )
+    for severity, level in levels:
+        if history.all_beyond("diag/ess", level, 2, below=True):
+            return Alarm(
+                "effective_sample_size",
+                severity,
+                {"share": history.newest("diag/ess"), "level": level},
+                "few frames carry most of the weight: the data is too old for this policy;",
+                "lower the clock ratio, or the step size.",
+            )
+    return None
+
+
+def clip_level(limits: Limits, history: History) -> float:
+    """Clip fraction that is too much: the joint ratio spreads as the square root of dimensions."""
+    return min(limits.clip_fraction * action_dims(history) ** 0.5, 0.8)
 
 
 def clip_alarm(history: History, limits: Limits) -> Alarm | None:
     """Much of the window outside the trust region."""
-    if not history.all_beyond("train/clip_fraction", limits.clip_fraction, 2):
+    level = clip_level(limits, history)
+    if not history.all_beyond("train/clip_fraction", level, 2):
         return None
     return Alarm(
         "clip_fraction",
         "warn",
-        {"share": history.newest("train/clip_fraction")},
+        {"share": history.newest("train/clip_fraction"), "level": level},
         "most frames stand at the edge of the trust region: further passes fit noise;",
         "lower clocks.update_epochs or optim.learning_rate.",
     )

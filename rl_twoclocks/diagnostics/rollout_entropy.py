@@ -56,8 +56,9 @@ class Grid:
         step = torch.where(self.width > 0, self.width, torch.ones_like(self.width))
         before = self.bins * (REACH - 1) // 2
         index = ((place - self.low) / step).floor().clamp(-1e6, 1e6)
-        # An axis along which nothing varied at first has one cell.
-        index = torch.where(self.width > 0, index, 0.0).long() + before
+        # Where nothing varied at first, cells of size 1 lie around that place, not at its edge.
+        centred = (place - self.low + 0.5).floor().clamp(-1e6, 1e6)
+        index = torch.where(self.width > 0, index, centred).long() + before
         index = index.clamp(0, self.side - 1)
         return index[:, 0] * self.side + index[:, 1]
 
@@ -210,7 +211,10 @@ def duplicate_fraction(observation: Tensor) -> float:
 
 def _rounding(states: Tensor) -> Tensor:
     """Below this there is no range: a constant rollout must not be blown up to one."""
-    return 1e-9 * states.double().abs().amax().clamp(min=1e-12)
+    wide = states.double()
+    spread = (wide.amax(0) - wide.amin(0)).amax()
+    # Dimensions that vary are rounded in float32; those that do not are exact, however large.
+    return torch.maximum(1e-6 * spread, 1e-12 * wide.abs().amax()).clamp(min=1e-300)
 
 
 def _finite(states: Tensor) -> Tensor:

@@ -43,9 +43,9 @@ def expected_score(distribution: Distribution, behaviour: Params, current: Param
 def score_power(distribution: Distribution, params: Params) -> Tensor:
     """E_{a ~ pi}[|score|^2] by state, [n], in closed form: the sampling noise on a policy's own data."""
     if distribution is Categorical:
-        p = params[0].softmax(-1)
+        p = params[0].double().softmax(-1)
         # Not 1 - sum p^2, which cancels for a policy that is almost certain.
-        return (p * (1 - p)).sum(-1)
+        return (p * (1 - p)).sum(-1).to(params[0].dtype)
     return (params[1].square().reciprocal() + 2).sum(-1)
 
 

@@ -146,9 +146,9 @@ class BatchedEnv(EnvBase):
         """Step and reset what ended, in one pass without TorchRL's re-validation of known keys."""
         following, done = self._advance(tensordict)
         tensordict._set_str("next", following, validated=True, inplace=False, non_blocking=False)
+        self._current = following.get("observation")
         if done.any():
             return tensordict, self._after_reset(self._reset_backend(done))
-        self._current = following.get("observation")
         return tensordict, TensorDict._new_unsafe(
             {
                 "observation": self._current,

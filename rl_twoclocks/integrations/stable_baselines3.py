@@ -60,6 +60,8 @@ class TwoClocksCallback(BaseCallback):
         readings |= score_readings(
             distribution, old["params"], current, old["action"], advantage, log_ratio
         )
+        dims = current[0].shape[-1] if distribution is Gaussian else 1
+        readings["diag/action_dims"] = float(dims)
         readings["diag/policy_variance"] = policy_variance(distribution, current)
         self._take(readings)
         self.history.next_round()

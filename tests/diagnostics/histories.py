@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rl_twoclocks.diagnostics import History
+import numpy as np
+
+from rl_twoclocks.diagnostics import CALIBRATED, History
+from rl_twoclocks.diagnostics.periodicity import Period, strongest_period
 
 
 def recorded(series: Mapping[str, Sequence[float]], now: int | None = None) -> History:
@@ -16,3 +19,19 @@ def recorded(series: Mapping[str, Sequence[float]], now: int | None = None) -> H
         history.next_round()
         history.add({k: float(v[-back]) for k, v in series.items() if len(v) >= back})
     return history
+
+
+def screened(series: np.ndarray) -> Period:
+    """The strongest period; where the alarm cannot care, its chance is only bounded from below.
+
+    The first of the random orders are the same however many there are, so what beats too many of
+    them beats too many of all.
+    """
+    quick = strongest_period(series, permutations=0)
+    if quick.share < CALIBRATED.periodicity:
+        return quick
+    some = strongest_period(series, permutations=100)
+    beaten = round(some.p_value * 101) - 1
+    if (1 + beaten) / 1001 > 0.02:
+        return Period(some.length, some.share, (1 + beaten) / 1001)
+    return strongest_period(series)

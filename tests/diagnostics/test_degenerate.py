@@ -357,6 +357,7 @@ NAMES = [
     "diag/rollout_entropy",
     "diag/rollout_entropy_own_range",
     "diag/entropy_share",
+    "diag/places_per_env",
     "diag/duplicates",
     "diag/state_drift",
     "diag/critic_loss_first_pass",

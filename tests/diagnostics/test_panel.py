@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from rl_twoclocks import diagnostics
-from rl_twoclocks.diagnostics import CALIBRATED, Alarm, History, Limits, Panel
+from rl_twoclocks.diagnostics import CALIBRATED, Alarm, History, Limits, Panel, periodicity
 from rl_twoclocks.diagnostics.alarm import Severity
 from rl_twoclocks.diagnostics.panel import QUIET_ROUNDS, RULES, Rule
 from rl_twoclocks.diagnostics.periodicity import periodic_alarm
-from tests.diagnostics.histories import recorded
+from tests.diagnostics.histories import recorded, screened
+
+
+@pytest.fixture(autouse=True)
+def quick_chances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodicity, "strongest_period", screened)
 
 
 def alarm(name: str = "a", severity: Severity = "watch", value: float = 1.0) -> Alarm:

@@ -344,6 +344,17 @@ def test_diversity_needs_more_than_one_narrow_rollout() -> None:
     assert diversity_alarm(diversity([9.3] * 10 + [2.6]), CALIBRATED) is None
 
 
+def test_diversity_alarms_where_each_environment_stands_still_though_they_differ() -> None:
+    still = {"diag/places_per_env": [1.2] * 3}
+    alarm = diversity_alarm(diversity([9.3] * 10, **still), CALIBRATED)
+    assert alarm is not None
+    assert alarm.severity == "danger"
+    assert diversity_alarm(diversity([9.3] * 10, **still), SEED) is None
+    for places in ([1.6] * 3, [1.2] * 2, [1.2, 1.6, 1.2]):
+        moving = diversity([9.3] * 10, **{"diag/places_per_env": places})
+        assert diversity_alarm(moving, CALIBRATED) is None
+
+
 def test_diversity_does_not_let_a_run_that_starts_frozen_calibrate_itself_healthy() -> None:
     alarm = diversity_alarm(diversity([0.2] * 3, [0.2] * 3), CALIBRATED)
     assert alarm is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ from tests.interventions.views import alarms
 STATE = ("parameters", "update", "normalizer", "random", "window", "episodes", "clocks")
 EACH = [f"checkpoint.every_frames={ROUND}", "checkpoint.keep_last=50"]
 CURES = ("trim", "reseed", "step", "clip", "ratio", "passes", "width", "memory", "rescue")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A checkpoint per round: no power fails here that it would have to outlive.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def only(*names: str) -> list[str]:
