@@ -69,7 +69,7 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     else:
         level = max(alert_line(profile), limits.staircase_rise)
     length = staircase_length(profile, level)
-    growing = trend[-1] >= trend[-2 * WINDOW : -WINDOW].max()
+    growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max()
     if length <= limits.staircase or growing:
         return None
     steep = float(profile[-1]) > STEEP * level

@@ -61,7 +61,7 @@ def test_levels_cannot_be_changed_in_place() -> None:
 def test_danger_lies_beyond_warn_and_warn_beyond_watch(thresholds: str) -> None:
     levels = limits(thresholds, {})
     assert levels.kl_watch < levels.kl_warn < levels.kl_danger
-    assert levels.ess_danger < levels.ess_warn < 1
+    assert levels.chi_warn < levels.chi_danger
     assert levels.ratio_watch < levels.ratio_danger
     assert levels.lag_watch < levels.lag_danger
     assert levels.critic_jump_narrow < levels.critic_jump

@@ -171,26 +171,49 @@ def test_kl_alarm_names_the_pass_in_which_the_shift_began() -> None:
     assert alarm.values["first pass beyond"] == 3
 
 
-@pytest.mark.parametrize(("share", "severity"), [(0.45, "warn"), (0.2, "danger")])
+SIX = {"diag/action_dims": [6.0, 6.0, 6.0]}
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.8, "warn"), (0.45, "warn"), (0.2, "danger")])
 def test_ess_alarm_after_two_rounds(share: float, severity: str) -> None:
-    alarm = ess_alarm(recorded({"diag/ess": [0.95, share, share]}), CALIBRATED)
+    alarm = ess_alarm(recorded(SIX | {"diag/ess": [0.95, share, share]}), CALIBRATED)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("effective_sample_size", severity)
     assert alarm.values["share"] == share
 
 
-@pytest.mark.parametrize("series", [[0.95] * 9, [0.95, 0.2], [0.2, 0.2, 0.9], [0.5, 0.5]])
+@pytest.mark.parametrize("series", [[0.95, 0.95, 0.95], [0.9, 0.95, 0.2], [0.2, 0.2, 0.95]])
 def test_ess_alarm_is_silent(series: list[float]) -> None:
-    assert ess_alarm(recorded({"diag/ess": series}), CALIBRATED) is None
+    assert ess_alarm(recorded(SIX | {"diag/ess": series}), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(("dims", "raised"), [(1.0, True), (6.0, False)])
+def test_levels_of_ess_kl_and_clip_fraction_grow_with_the_actions_dimensions(
+    dims: float, raised: bool
+) -> None:
+    series = {
+        "diag/action_dims": [dims, dims],
+        "diag/ess": [0.94, 0.94],
+        "diag/kl_behaviour": [0.05, 0.05],
+        "train/clip_fraction": [0.3, 0.3],
+    }
+    for rule in (ess_alarm, kl_alarm, clip_alarm):
+        assert (rule(recorded(series), CALIBRATED) is not None) is raised
+
+
+def test_ess_alarm_allows_more_where_frames_serve_more_versions() -> None:
+    series = {"diag/ess": [0.93, 0.93], "clock/ratio_measured": [4.0, 4.0]}
+    assert ess_alarm(recorded(series), CALIBRATED) is None
+    assert ess_alarm(recorded({"diag/ess": [0.93, 0.93]}), CALIBRATED) is not None
 
 
 def test_clip_alarm_after_two_rounds() -> None:
-    alarm = clip_alarm(recorded({"train/clip_fraction": [0.1, 0.5, 0.6]}), CALIBRATED)
+    alarm = clip_alarm(recorded(SIX | {"train/clip_fraction": [0.1, 0.5, 0.6]}), CALIBRATED)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("clip_fraction", "warn")
-    assert alarm.values == {"share": 0.6}
+    assert alarm.values == {"share": 0.6, "level": pytest.approx(0.15 * 6**0.5)}
 
 
-@pytest.mark.parametrize("series", [[0.15] * 9, [0.1, 0.6], [0.6, 0.6, 0.1], [0.4, 0.4]])
+@pytest.mark.parametrize("series", [[0.3, 0.3, 0.3], [0.1, 0.1, 0.6], [0.6, 0.6, 0.1]])
 def test_clip_alarm_is_silent(series: list[float]) -> None:
-    assert clip_alarm(recorded({"train/clip_fraction": series}), CALIBRATED) is None
+    assert clip_alarm(recorded(SIX | {"train/clip_fraction": series}), CALIBRATED) is None

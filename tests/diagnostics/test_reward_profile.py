@@ -21,7 +21,7 @@ def learning_curve(rounds: int, seed: int, noise: float = 3.0) -> np.ndarray:
 
 
 def staircase(seed: int, swing: float = 80.0) -> np.ndarray:
-    return np.concatenate([learning_curve(150, seed), [70.0 + swing, 70.0 - swing] * 8])
+    return np.concatenate([learning_curve(150, seed), [70.0 + swing, 70.0 - swing] * 14])
 
 
 def test_variance_profile_of_a_ramp_is_the_variance_of_ten_consecutive_integers() -> None:
@@ -81,7 +81,7 @@ def test_staircase_alarm_on_variance_that_rose_and_stays_high(
     returns = staircase(seed, swing)
     if swing < 0:
         # Rare and deep: what lies beside them, and so the trend and the gain, stays as it was.
-        returns[150:] = np.where(np.arange(16) % 4 == 3, 70.0 + swing, 70.0)
+        returns[150:] = np.where(np.arange(28) % 4 == 3, 70.0 + swing, 70.0)
     alarm = staircase_alarm(recorded({"rollout/return_round": returns}), limits)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("reward_staircase", severity)
@@ -111,7 +111,7 @@ def test_staircase_alarm_sees_one_after_a_fast_rise(seed: int) -> None:
     calm = rise + np.random.default_rng(seed).normal(scale=3.0, size=60)
     assert staircase_alarm(recorded({"rollout/return_round": calm}), CALIBRATED) is None
     for swing in (25.0, 80.0):
-        returns = np.concatenate([calm, [70.0 + swing, 70.0 - swing] * 8])
+        returns = np.concatenate([calm, [70.0 + swing, 70.0 - swing] * 14])
         assert staircase_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is not None
 
 
@@ -121,16 +121,13 @@ def test_staircase_alarm_measures_the_gain_from_the_runs_start_in_a_long_run_too
 ) -> None:
     calm = np.full(KEEP + 88, 100.0)
     calm += np.random.default_rng(seed).normal(scale=3.0, size=calm.size)
-    returns = np.concatenate([np.linspace(0.0, 100.0, 20), calm, [150.0, -10.0] * 8])
+    returns = np.concatenate([np.linspace(0.0, 100.0, 20), calm, [150.0, -10.0] * 14])
     alarm = staircase_alarm(recorded({"rollout/return_round": returns}), CALIBRATED)
     assert alarm is not None
     # In units of the gain of 100, and not of what was gained within the kept rounds.
     assert alarm.values["variance"] < 1.0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the step itself counts as variance: warn 9 to 13 rounds after one fall"
-)
 @pytest.mark.parametrize("seed", range(3))
 def test_staircase_alarm_is_silent_on_one_fall_to_a_new_level(seed: int) -> None:
     returns = learning_curve(113, seed)
@@ -160,7 +157,7 @@ def test_staircase_alarm_does_not_depend_on_the_scale_of_the_reward(factor: floa
 
 def test_staircase_alarm_is_silent_while_the_return_grows() -> None:
     returns = staircase(0)
-    returns[150:] += np.linspace(0, 400, 16)
+    returns[150:] += np.linspace(0, 400, 28)
     assert staircase_alarm(recorded({"rollout/return_round": returns}), CALIBRATED) is None
 
 

@@ -264,10 +264,6 @@ def test_noise_in_observations_is_one_array_where_episodes_end_together(
     assert (off[:, 1:] > 1e-5).all()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="at a reset those that go on are given the observation of the step before",
-)
 def test_noise_in_observations_is_one_array_where_episodes_end_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,19 +408,7 @@ def whole_and_parts(
     return whole, parts
 
 
-PASSES_NOT_SAVED = pytest.mark.xfail(
-    strict=True,
-    reason="Diagnose.passes is not saved: clock/reuse of the first round resumed is off",
-)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=PASSES_NOT_SAVED) if kind == "steps, clips, passes" else kind
-        for kind in KINDS
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_interrupted_after_an_order_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
