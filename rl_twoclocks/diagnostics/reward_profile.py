@@ -69,7 +69,8 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     else:
         level = max(alert_line(profile), limits.staircase_rise)
     length = staircase_length(profile, level)
-    growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max()
+    # Higher than noise would leave it: ten rounds ago the trend stood clearly lower.
+    growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max() + 0.05 * gained[-1]
     if length <= limits.staircase or growing:
         return None
     steep = float(profile[-1]) > STEEP * level
