@@ -7,12 +7,15 @@ is not finite; 128 + n stopped by signal n with its state saved (143 for SIGTERM
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -31,6 +34,46 @@ class Stopped(Exception):
         self.exit_code = 128 + signal.Signals[name].value
 
 
+class Sweep:
+    """What became of the jobs of one sweep, whichever processes they ran in."""
+
+    VARIABLE = "RL_TWOCLOCKS_SWEEP"
+
+    def __init__(self) -> None:
+        """Begin a record; jobs find it through the environment, so the launcher does not matter."""
+        handle, self.path = tempfile.mkstemp(prefix="sweep-", suffix=".jsonl")
+        os.close(handle)
+        os.environ[self.VARIABLE] = self.path
+
+    @classmethod
+    def note(cls, code: int, error: Exception | None = None) -> None:
+        """Write down how the present job ended."""
+        from hydra.core.hydra_config import HydraConfig
+
+        job = HydraConfig.get()
+        lines = str(error).strip().splitlines() if error is not None else []
+        row = {
+            "job": int(job.job.num),
+            "overrides": list(job.overrides.task),
+            "code": code,
+            "error": lines[0] if lines else type(error).__name__,
+        }
+        # One short write: jobs in other processes append to the same file.
+        with open(os.environ[cls.VARIABLE], "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def close(self) -> int:
+        """Say which jobs failed, as the last lines; return the first failure's exit code, or 0."""
+        rows = [json.loads(line) for line in Path(self.path).read_text().splitlines()]
+        os.unlink(self.path)
+        failed = sorted((row for row in rows if row["code"]), key=lambda row: row["job"])
+        print(f"\nsweep       {len(rows) - len(failed)} of {len(rows)} jobs done")
+        for row in failed:
+            words = " ".join(row["overrides"])
+            print(f"failed      job {row['job']}, exit code {row['code']}: {words}: {row['error']}")
+        return failed[0]["code"] if failed else 0
+
+
 def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:
     """Run a job on the configuration that the command line asks for, under Hydra; then exit.
 
@@ -41,8 +84,12 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     """
     arguments = sys.argv[1:]
     _offer_help(name, schema, arguments)
+    swept = [a for a in arguments if a.startswith("sweep=")]
+    if swept:
+        sys.exit(_search(swept[-1].partition("=")[2], [a for a in arguments if a not in swept]))
     code = 0
     multirun = any(a in _MULTIRUN for a in arguments)
+    sweep = Sweep() if multirun else None
 
     def attempt(values: Any) -> Any:
         nonlocal code
@@ -51,15 +98,18 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
         # Hydra's quiet logging would also hide what loggers have to say.
         logging.getLogger().setLevel(logging.WARNING)
         try:
-            return job(validate(values, schema))
+            result = job(validate(values, schema))
         except Exception as error:
             code = explain(error)
-            if not multirun:
-                return None
-            if isinstance(error, Stopped):
-                # A signal is meant for the whole sweep.
-                sys.exit(code)
-            raise
+            if multirun:
+                Sweep.note(code, error)
+                if isinstance(error, Stopped):
+                    # A signal is meant for the whole sweep.
+                    sys.exit(code)
+            return None
+        if multirun:
+            Sweep.note(0)
+        return result
 
     import hydra
 
@@ -73,8 +123,24 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     # Hydra takes the flag before or after all overrides, not between them.
     flags = [a for a in arguments if a in _MULTIRUN]
     sys.argv[1:] = flags[:1] + free_form([a for a in arguments if a not in _MULTIRUN])
-    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)()
+    run = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)
+    if sweep is None:
+        run()
+        sys.exit(code)
+    try:
+        run()
+    finally:
+        code = sweep.close()
     sys.exit(code)
+
+
+def _search(name: str, overrides: list[str]) -> int:
+    from rl_twoclocks.sweep import run_sweep
+
+    try:
+        return run_sweep(name, overrides)
+    except Exception as error:
+        return explain(error)
 
 
 def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ConfigError(ValueError):
@@ -463,3 +463,39 @@ class ExportCommandConfig(_Group):
     """What to write: ONNX, a `torch.export` program, or both."""
     out: str | None = None
     """Folder to write to; null: `export/` beside the checkpoint."""
+
+
+class AxisConfig(_Group):
+    """One axis of a search space: choices, or a range."""
+
+    choices: list[Any] | None = None
+    """Values to choose from."""
+    low: float | None = None
+    """Lower end of a range."""
+    high: float | None = None
+    """Upper end of a range."""
+    log: bool = False
+    """Draw the exponent evenly instead of the value."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> AxisConfig:
+        if (self.choices is None) == (self.low is None or self.high is None):
+            raise ValueError("an axis needs either `choices`, or `low` and `high`")
+        return self
+
+
+class SweepConfig(_Group):
+    """A search (`sweep=optuna`); `sweep.trials=10` and so on change it."""
+
+    trials: int = Field(default=30, ge=1)
+    """Runs in all, the configuration as it stands included."""
+    jobs: int = Field(default=1, ge=1)
+    """Runs at a time, one thread each."""
+    seed: int = Field(default=101, ge=0)
+    """Seed of every trial and of the sampler: report results on other seeds."""
+    startup_trials: int = Field(default=8, ge=1)
+    """Random trials before the sampler learns from them and the pruner acts."""
+    directory: str = "runs/sweeps"
+    """Where sweeps go."""
+    space: dict[str, AxisConfig]
+    """Key of the configuration: its axis."""

@@ -1,0 +1,224 @@
+"""`sweep=optuna`: search hyperparameters, each trial a run of its own process, pruned while it trains.
+
+The first trial is the configuration as it stands, so that the study holds what its best is compared
+with. The study is a journal in the sweep's directory: the same command goes on with it, and finished
+trials are not trained again.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rl_twoclocks.config import AxisConfig, ConfigError, SweepConfig
+
+if TYPE_CHECKING:
+    import optuna
+
+POLL = 0.5
+"""Seconds between two looks at a trial's evaluations."""
+EVALUATIONS = 10
+"""Evaluations of a trial, from which it may be pruned."""
+
+
+def run_sweep(name: str, overrides: list[str]) -> int:
+    """Run the sweep `configs/sweep/<name>.yaml` on top of overrides; return an exit code.
+
+    Overrides that start with `sweep.` change the sweep itself.
+
+    Raises:
+        ConfigError: the sweep or an override is wrong, or Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("sweep=optuna needs Optuna: pip install '.[sweep]'") from None
+    settings = load(name, [o for o in overrides if o.startswith("sweep.")])
+    words = [o for o in overrides if not o.startswith("sweep.")]
+    total = check(settings, words)
+    directory = place(settings, words)
+    directory.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name="sweep",
+        storage=_storage(directory),
+        load_if_exists=True,
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(
+            seed=settings.seed, n_startup_trials=settings.startup_trials
+        ),
+        pruner=optuna.pruners.MedianPruner(settings.startup_trials, n_warmup_steps=total // 3),
+    )
+    done = len([t for t in study.trials if t.state.is_finished()])
+    if not study.trials:
+        study.enqueue_trial({}, user_attrs={"as_configured": True})
+    print(f"sweep       {directory}: {done} of {settings.trials} trials done before", flush=True)
+    study.optimize(
+        lambda trial: _trial(trial, settings, words, directory, total),
+        n_trials=max(0, settings.trials - done),
+        n_jobs=settings.jobs,
+        catch=(TrialFailed,),
+    )
+    return _summary(study, words, directory)
+
+
+class TrialFailed(RuntimeError):
+    """A trial's run ended with an error; the sweep goes on."""
+
+
+def load(name: str, overrides: list[str]) -> SweepConfig:
+    """Load a sweep and apply its own overrides (`sweep.trials=10`).
+
+    Raises:
+        ConfigError: there is no such sweep, or a value is wrong.
+    """
+    from omegaconf import OmegaConf
+
+    from rl_twoclocks.configure import config_dir, validate
+
+    path = config_dir() / "sweep" / f"{name}.yaml"
+    if not path.is_file():
+        choices = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
+        raise ConfigError(f"sweep={name}: choices are {choices}")
+    dotlist = OmegaConf.from_dotlist([o.removeprefix("sweep.") for o in overrides])
+    own: dict[str, Any] = OmegaConf.to_container(dotlist)  # type: ignore[assignment]
+    values = yaml.safe_load(path.read_text())
+    space = own.pop("space", {})
+    if not isinstance(space, dict):
+        raise ConfigError(f"sweep.space={space}: write sweep.space.<key>.choices=[...]")
+    values["space"] |= _axes(space)
+    return validate(values | own, SweepConfig)
+
+
+def _axes(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Axes by dotted key, from the nested form that the command line gives."""
+    if nested and set(nested) <= AxisConfig.model_fields.keys():
+        return {prefix.rstrip("."): nested}
+    axes: dict[str, Any] = {}
+    for key, value in nested.items():
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"sweep.space.{prefix}{key}={value}: an axis needs choices, or low and high"
+            )
+        axes |= _axes(value, f"{prefix}{key}.")
+    return axes
+
+
+def check(settings: SweepConfig, words: list[str]) -> int:
+    """Check every key of the space and the configuration itself; return its budget in frames."""
+    from rl_twoclocks.configure import check_overrides, compose
+    from rl_twoclocks.safety import settle
+
+    check_overrides([f"{key}=0" for key in settings.space])
+    config, _ = settle(compose(words))
+    return config.total_frames
+
+
+def place(settings: SweepConfig, words: list[str]) -> Path:
+    """The sweep's directory: the same for the same overrides and space."""
+    core = json.dumps([sorted(words), settings.model_dump()["space"]], sort_keys=True)
+    digest = hashlib.sha256(core.encode()).hexdigest()[:8]
+    task = next((w.split("=")[1] for w in words if w.startswith("task=")), "halfcheetah")
+    return Path(settings.directory).expanduser().absolute() / f"{task}-{digest}"
+
+
+def _storage(directory: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(str(directory / "journal.log")))
+
+
+def _trial(
+    trial: optuna.Trial, settings: SweepConfig, words: list[str], directory: Path, total: int
+) -> float:
+    """Train one point in a process of its own; report its evaluations, stop it if it lags."""
+    import optuna
+
+    from rl_twoclocks.record import read_metrics
+
+    point = [] if trial.user_attrs.get("as_configured") else _suggest(trial, settings)
+    run_dir = directory / f"trial{trial.number}"
+    command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
+    command += [f"seed={settings.seed}", f"run_dir={run_dir}", "logger=jsonl"]
+    command += ["logger.display=none", f"eval.every_frames={max(1, total // EVALUATIONS)}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    seen = 0
+    with open(directory / f"trial{trial.number}.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            while process.poll() is None:
+                time.sleep(POLL)
+                rows = read_metrics(run_dir / "metrics.jsonl")
+                points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
+                for frames, value in points[seen:]:
+                    trial.report(value, frames)
+                seen = len(points)
+                if seen and seen < EVALUATIONS and trial.should_prune():
+                    raise optuna.TrialPruned
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    result = run_dir / "result.json"
+    if process.returncode or not result.is_file():
+        raise TrialFailed(f"trial {trial.number}: exit code {process.returncode}, see {log.name}")
+    value = json.loads(result.read_text())["return_mean"]
+    print(f"trial {trial.number:<4}  {value:.4g}  {' '.join(point) or 'as configured'}", flush=True)
+    return value
+
+
+def _evaluated(row: dict[str, Any]) -> bool:
+    return row.get("eval/return_mean") is not None
+
+
+def _suggest(trial: optuna.Trial, settings: SweepConfig) -> list[str]:
+    words = []
+    for key, axis in settings.space.items():
+        if axis.choices is not None:
+            value: Any = trial.suggest_categorical(key, axis.choices)
+        else:
+            assert axis.low is not None
+            assert axis.high is not None
+            value = trial.suggest_float(key, axis.low, axis.high, log=axis.log)
+        words.append(f"{key}={value}")
+    return words
+
+
+def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
+    from optuna.trial import TrialState
+
+    finished = [t for t in study.trials if t.state == TrialState.COMPLETE]
+    failed = [t for t in study.trials if t.state == TrialState.FAIL]
+    with open(directory / "trials.csv", "w", newline="") as file:
+        keys = sorted({key for t in study.trials for key in t.params})
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["trial", "state", "return_mean", *keys])
+        for t in study.trials:
+            row = [t.params.get(key, "") for key in keys]
+            writer.writerow([t.number, t.state.name.lower(), t.value, *row])
+    print(f"sweep       {len(finished)} done, {len(failed)} failed, {len(study.trials)} in all")
+    for t in failed:
+        print(f"failed      trial {t.number}: {directory / f'trial{t.number}.log'}")
+    if not finished:
+        return 1
+    best = study.best_trial
+    point = [f"{key}={value}" for key, value in best.params.items()]
+    first = next((t for t in finished if t.user_attrs.get("as_configured")), None)
+    if first is not None:
+        print(f"configured  {first.value:.6g}")
+    print(f"best        {best.value:.6g} (trial {best.number})")
+    print(f"command     python -m rl_twoclocks.train {' '.join([*words, *point])}")
+    facts = {"return_mean": best.value, "trial": best.number, "overrides": point}
+    (directory / "best.yaml").write_text(yaml.safe_dump(facts))
+    return 1 if failed else 0

@@ -1,0 +1,112 @@
+"""The exported policy acts exactly like the checkpoint's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rl_twoclocks.config import ExportCommandConfig
+from rl_twoclocks.eval import find
+from rl_twoclocks.export import DeployedPolicy, export, random_observations
+from rl_twoclocks.record import checkpoint
+from tests.command_envs import command, run
+
+TASKS = {
+    "pendulum": ["task=pendulum"],
+    "cartpole": ["task=cartpole"],
+    "hopper, clipped actions": ["task=hopper", "model.squash=clip"],
+    "no normaliser": ["task=pendulum", "normalize=none"],
+}
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    run(folder, *TASKS[request.param], "optim.learning_rate=1e-2", rounds=3)
+    return folder
+
+
+def acting(policy: torch.nn.Module, observation: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return policy(torch.from_numpy(observation.astype(np.float32))).numpy()
+
+
+def episode(env_id: str, act, steps: int = 200) -> float:
+    env = gym.make(env_id)
+    observation, _ = env.reset(seed=3)
+    total = 0.0
+    for _ in range(steps):
+        observation, reward, terminated, truncated, _ = env.step(act(observation[None])[0])
+        total += float(reward)
+        if terminated or truncated:
+            break
+    env.close()
+    return total
+
+
+def test_both_files_act_like_the_policy_in_a_gymnasium_loop(trained: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    program, onnx = export(ExportCommandConfig(checkpoint=str(trained)))
+    saved = checkpoint.load(find(trained))
+    policy, env_id = DeployedPolicy(saved), saved["config"]["task"]["env_id"]
+    module = torch.export.load(program).module()
+    session = onnxruntime.InferenceSession(str(onnx), providers=["CPUExecutionProvider"])
+
+    def by_onnx(observation: np.ndarray) -> np.ndarray:
+        return session.run(None, {"observation": observation.astype(np.float32)})[0]
+
+    expected = episode(env_id, lambda o: acting(policy, o))
+    assert episode(env_id, lambda o: acting(module, o)) == pytest.approx(expected, abs=1e-3)
+    assert episode(env_id, by_onnx) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_deployed_policy_is_the_one_that_is_evaluated(trained: Path) -> None:
+    from rl_twoclocks.config import Config
+    from rl_twoclocks.evaluate import Evaluator
+    from rl_twoclocks.state import learned
+
+    saved = checkpoint.load(find(trained))
+    evaluator = Evaluator(Config.model_validate(saved["config"]))
+    evaluator.policy.publish(*learned(evaluator_config(saved), evaluator.policy, saved), version=0)
+    policy = DeployedPolicy(saved)
+    seen = random_observations(policy, evaluator.env.batch_size[0])
+    expected = evaluator.policy.act(seen)[0]
+    with torch.no_grad():
+        got = policy(seen)
+    evaluator.close()
+    torch.testing.assert_close(got.to(expected), expected, atol=1e-6, rtol=1e-5)
+
+
+def evaluator_config(saved: dict):
+    from rl_twoclocks.config import Config
+
+    return Config.model_validate(saved["config"])
+
+
+def test_actions_stay_inside_the_bounds_far_from_what_was_seen(trained: Path) -> None:
+    policy = DeployedPolicy(checkpoint.load(find(trained)))
+    with torch.no_grad():
+        action = policy(1e6 * random_observations(policy))
+    if policy.bounded:
+        assert bool((action >= policy.low).all() and (action <= policy.high).all())
+    else:
+        assert set(action.tolist()) <= {0, 1}
+
+
+def test_another_shape_is_refused_by_name(trained: Path) -> None:
+    policy = DeployedPolicy(checkpoint.load(find(trained)))
+    with pytest.raises(ValueError, match=r"observations must be \[n, \d+\], not \[4, 99\]"):
+        policy(torch.zeros(4, 99))
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    done = command([f"checkpoint={tmp_path / 'none.pt'}"], tmp_path, "export")
+    assert done.returncode == 1
+    assert "none.pt" in done.stderr
+    wrong = command(["checkpoint=x", "format=onix"], tmp_path, "export")
+    assert wrong.returncode == 2
+    assert "format" in wrong.stderr

@@ -1,0 +1,93 @@
+"""Sweeps: what failed is named, what is finished is skipped, and the search searches."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_twoclocks import ConfigError
+from rl_twoclocks.sweep import check, load, place, run_sweep
+from tests.command_envs import command, tiny
+
+optuna = pytest.importorskip("optuna")
+
+TINY = [word for word in tiny("null", "task=cartpole") if not word.startswith("run_dir=")]
+TINY = [*TINY, "eval=default", "eval.episodes=2", "eval.num_envs=2"]
+
+
+def small(tmp_path: Path, trials: int) -> list[str]:
+    own = [f"sweep.trials={trials}", "sweep.startup_trials=2", f"sweep.directory={tmp_path}"]
+    return [*TINY, *own]
+
+
+def test_the_shipped_space_fits_the_configuration() -> None:
+    settings = load("optuna", [])
+    assert check(settings, ["task=pendulum", "total_frames=5000"]) == 5000
+    assert len(settings.space) >= 5
+
+
+def test_a_wrong_key_of_the_space_names_the_nearest() -> None:
+    settings = load("optuna", ["sweep.space.algo.gama.choices=[0.9]"])
+    with pytest.raises(ConfigError, match="did you mean"):
+        check(settings, [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("sweep.trials=0", "trials"), ("sweep.trialz=3", "trials"), ("sweep.space=3", "space")],
+)
+def test_a_wrong_setting_of_the_sweep_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("optuna", [override])
+
+
+def test_an_unknown_sweep_lists_what_there_is() -> None:
+    with pytest.raises(ConfigError, match="choices are optuna"):
+        load("optun", [])
+
+
+def test_the_place_follows_from_what_is_searched() -> None:
+    settings = load("optuna", [])
+    one = place(settings, ["task=pendulum", "num_envs=4"])
+    assert one == place(settings, ["num_envs=4", "task=pendulum"])
+    assert one != place(settings, ["task=pendulum", "num_envs=8"])
+    assert one.name.startswith("pendulum-")
+
+
+def test_a_search_ends_with_its_best_point_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0
+    folder = next(tmp_path.iterdir())
+    first = (folder / "trial0" / "metrics.jsonl").read_bytes()
+    assert run_sweep("optuna", small(tmp_path, 3)) == 0
+    assert (folder / "trial0" / "metrics.jsonl").read_bytes() == first
+    with open(folder / "trials.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["state"] for row in rows[:2]] == ["complete"] * 2
+    assert rows[2]["state"] in ("complete", "pruned")
+    assert rows[0]["optim.learning_rate"] == ""
+    result = json.loads((folder / "trial1" / "result.json").read_text())
+    assert float(rows[1]["return_mean"]) == result["return_mean"]
+
+
+def test_a_trial_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*small(tmp_path, 2), "sweep.space.clocks.minibatch_size.choices=[9999]"]
+    assert run_sweep("optuna", words) == 1
+    said = capsys.readouterr().out
+    assert "1 done, 1 failed, 2 in all" in said
+    assert "failed      trial 1:" in said
+
+
+def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None:
+    words = [w for w in tiny("null", "task=cartpole") if not w.startswith("run_dir=")]
+    done = command(["-m", *words, "optim.learning_rate=1e-3,-1"], tmp_path)
+    assert done.returncode == 2
+    last = [line for line in done.stdout.splitlines() if line][-2:]
+    assert last[0] == "sweep       1 of 2 jobs done"
+    assert last[1].startswith("failed      job 1, exit code 2:")
+    assert "optim.learning_rate=-1" in last[1]
+    assert [p.name for p in (tmp_path / "runs" / "multirun").iterdir()] == ["multirun.yaml"]
