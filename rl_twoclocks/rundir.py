@@ -61,6 +61,12 @@ def plain(config: Config) -> dict[str, Any]:
 def essence(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a plain configuration that a resumed run must agree on."""
     core = {key: value for key, value in config.items() if key not in _FREE}
+    if config["interventions"]["governor"] == "guard":
+        # What the governor decides by changes training, where it acts.
+        measured = config["diagnostics"]
+        keys = ("every", "features", "thresholds", "limits")
+        core["diagnostics"] = {key: measured[key] for key in keys}
+        core["diagnostics"]["measures"] = measured["name"] in ("default", "full")
     # The one key of its group that changes training.
     boundary = config["checkpoint"]["episode_boundary"]
     return core | {"checkpoint": {"episode_boundary": boundary}}
