@@ -3,7 +3,7 @@
 The clocks of a rescued run stay monotone: versions and frames are never counted back. The window is
 emptied and random streams fork, so that the same fall is not simply played again. U and B shrink (the
 write-up: 2000 -> 500) and so does the step, at every rescue once more: a cause that returns meets a
-slower learner each time.
+slower learner each time. Steps are scaled by KL and effective sample size from then on.
 """
 
 from __future__ import annotations
@@ -49,12 +49,18 @@ class Rescue(Remembering):
                 else None
             )
         batch, frequency = shrunk(view.config, self.config.shrink**self.count, self.count)
-        scale = self.config.step**self.count
+        scale, steps = self.config.step**self.count, view.config.interventions.step
         fields: dict[str, Any] = {
             "rescue": rescue,
             "batch_size": batch,
             "update_frequency": frequency,
-            "controls": {"learning_rate": view.orders.controls.learning_rate * scale},
+            "controls": {
+                "learning_rate": view.orders.controls.learning_rate * scale,
+                # What fell once moves too fast: from here on every step is measured.
+                "kl_target": steps.kl_target,
+                "ess_base": steps.ess_base,
+                "kl_limit": min(view.orders.controls.kl_limit, steps.kl_stop),
+            },
         }
         what = (
             f"rescue {self.count} of {self.config.most}: B {batch:,} / U {frequency:,}, "
