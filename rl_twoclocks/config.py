@@ -315,6 +315,8 @@ class RescueConfig(_Group):
     """U and B are multiplied by this (2000 -> 500), within the family's band; B never shrinks less."""
     step: float = Field(default=0.25, gt=0, le=1)
     """The learning rate is multiplied by this at every rescue; 1 with `shrink` 1 is rollback alone."""
+    entropy_coeff: float = Field(default=0.01, ge=0)
+    """Least weight of the entropy bonus after a rescue."""
 
 
 class InterventionsConfig(_Group):
@@ -335,9 +337,10 @@ class InterventionsConfig(_Group):
     rescue: RescueConfig = RescueConfig()
     kl_stop: bool = True
     """Honour `algo.target_kl`."""
-    on_nonfinite: Literal["stop", "skip"] = "stop"
-    """A loss or gradient that is not finite: end the run before the step, or skip the step and
-    count it. Observations and rewards that are not finite always end the run."""
+    on_nonfinite: Literal["stop", "skip", "rescue"] = "rescue"
+    """A loss or gradient that is not finite: end the run before the step, skip the step and count it,
+    or go back as on a reward cliff, if the governor may and there is a state to go back to (else end).
+    Observations and rewards that are not finite always end the run."""
 
 
 class LoggerConfig(_Group):

@@ -27,6 +27,7 @@ from rl_twoclocks.diagnostics import (
 )
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
+from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
 
@@ -265,9 +266,9 @@ class Diagnose:
         self.maps_every = state["maps_every"]
         self.passes = state["passes"]
 
-    def forget(self) -> None:
-        """Start anew after a rescue: the grid stays, what was usual does not."""
-        self.history.forget(keep=("rollout/return_round", "rollout/return_smoothed"))
+    def forget(self, score: float) -> None:
+        """Start anew after a rescue to a state with that smoothed return; the grid stays."""
+        self.history.forget({RETURN: score, SMOOTHED: score})
         self.panel.clear()
         self.counts = None
 

@@ -98,11 +98,15 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         else:
             ready.keep = orders.keep
             with session.name_place():
-                readings |= parts.learner.learn(ready, orders.controls, orders.passes)
-            clocks.update_steps += int(readings["train/steps"])
-            clocks.skipped_steps += int(readings["train/steps_skipped"])
-            readings |= diagnose.after(ready)
-            session.watch(ready)
+                try:
+                    readings |= parts.learner.learn(ready, orders.controls, orders.passes)
+                except NonFiniteError as error:
+                    orders = steering.emergency(orders, error)
+            if not orders.rescue:
+                clocks.update_steps += int(readings["train/steps"])
+                clocks.skipped_steps += int(readings["train/steps_skipped"])
+                readings |= diagnose.after(ready)
+                session.watch(ready)
         learned = time.perf_counter()
 
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.diagnostics.cliff import smoothed
-from rl_twoclocks.interventions import Governor, Orders, Snapshots, View, free_memory
+from rl_twoclocks.interventions import Governor, Orders, Rescue, Snapshots, View, free_memory
 from rl_twoclocks.record.events import Events
 from rl_twoclocks.schedule import Schedule
 from rl_twoclocks.seeding import stream_seed
@@ -64,6 +65,22 @@ class Steering:
         """`order/<cure>`: 1 for every cure that is on (or would be, under `observe`)."""
         return {f"order/{name}": 1.0 for name in self.governor.active}
 
+    def emergency(self, orders: Orders, error: Exception) -> Orders:
+        """Go back because of a loss or gradient that is not finite; the round's new orders.
+
+        Raises:
+            NonFiniteError: it is not to be rescued, or there is nothing to go back to.
+        """
+        cure = next((c for c in self.governor.cures if isinstance(c, Rescue)), None)
+        wanted = self.config.interventions.on_nonfinite == "rescue"
+        if not (wanted and self.rescues and cure and cure.left and self.snapshots.kept):
+            raise error
+        self.events.note("nonfinite", str(error), self.parts.clocks)
+        cure.count += 1
+        cure.last = self.diagnose.history.round
+        self.rescue()
+        return replace(orders, rescue=True)
+
     def rescue(self) -> None:
         """Go back to before the cliff: weights, optimizer, normaliser; never clocks."""
         parts, version = self.parts, self.parts.clocks.policy_version
@@ -79,7 +96,7 @@ class Steering:
         self.events.note("rescue", f"weights of version {back} at version {version}", parts.clocks)
         parts.window.clear()
         parts.fork_streams(self.config.seed)
-        self.diagnose.forget()
+        self.diagnose.forget(found["score"] if found else float("-inf"))
 
     def obey(self, orders: Orders, session: Session) -> None:
         """Carry out what concerns the next rollout, after publishing."""
@@ -95,7 +112,9 @@ class Steering:
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
             returns = smoothed(self.diagnose.history.series("rollout/return_round"))
             score = float(returns[-1]) if returns.size else float("-inf")
-            self.snapshots.offer(state.learned_state(parts), parts.clocks.policy_version, score)
+            sound = all(alarm.severity != "danger" for alarm in self.diagnose.alarms().values())
+            version = parts.clocks.policy_version
+            self.snapshots.offer(state.learned_state(parts), version, score, sound)
 
     def _noise(self, orders: Orders) -> tuple[torch.Tensor, int] | None:
         if not orders.noise:

@@ -5,10 +5,10 @@
 
 Arms, alike in everything else: `none` (no governor), `rollback` (back to before the cliff, nothing
 slower), `rescue` (the shipped rescue, other cures off), `guard` (all cures). The rule, written down
-before the runs: a run has recovered if it fell (the governor's cliff alarm, or three evaluations in a
-row below half of the best score), finished its budget, and the mean score of its last three
-evaluations is at least 0.95 of the best one before the fall. A run that never fell has nothing to
-recover from and is reported as such.
+before the runs: a run has recovered if it fell (the governor's cliff alarm, a loss that is not finite,
+or three evaluations in a row below half of the best score), finished its budget, and the median score
+of its last ten evaluations, a quarter of the budget, is at least 0.95 of the best one before the fall.
+A run that never fell has nothing to recover from and is reported as such.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from subprocess import run as start
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "rescue.csv"
 FRAMES = 100_000
+LAST = 10
+"""Evaluations at the end that are judged."""
 RANDOM = 22.0
 """Return of a random policy on CartPole."""
 CAUSE = [
@@ -76,16 +78,16 @@ def judge(place: Path) -> dict[str, object]:
     fallen = [
         points[i][0] for i in range(len(values)) if rounds_below(values[: i + 1], RANDOM) >= 3
     ]
-    fallen += [e["frames"] for e in events if e["kind"] == "alarm" and e["name"] == "reward_cliff"]
+    fallen += [e["frames"] for e in events if e["name"] in ("reward_cliff", "nonfinite")]
     fall = min(fallen, default=None)
     best = max((v for f, v in points if fall is None or f <= fall), default=RANDOM)
-    scores = [(v - RANDOM) / (best - RANDOM) for v in values[-3:]] if best > RANDOM else []
+    scores = [(v - RANDOM) / (best - RANDOM) for v in values[-LAST:]] if best > RANDOM else []
     finished = (place / "result.json").exists()
-    last = statistics.fmean(scores) if scores else 0.0
+    last = statistics.median(scores) if scores else 0.0
     return {
         "fell_at": "" if fall is None else fall,
         "best_before": round(best, 1),
-        "last_three": " ".join(f"{v:.1f}" for v in values[-3:]),
+        "last_returns": " ".join(f"{v:.0f}" for v in values[-LAST:]),
         "last_score": round(last, 3),
         "recovered": "" if fall is None else int(finished and last >= 0.95),
         "rescues": sum(e["kind"] == "rescue" for e in events),
@@ -118,8 +120,8 @@ def main() -> int:
     )
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
-    # Seeds 1 to 3, 11 and 12 served to build the rescue.
-    parser.add_argument("--seeds", nargs="+", type=int, default=[6, 7, 8, 9, 10])
+    # Seeds 1 to 12 served to build the rescue.
+    parser.add_argument("--seeds", nargs="+", type=int, default=[13, 14, 15, 16, 17])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "rescue")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     args = parser.parse_args()

@@ -87,14 +87,16 @@ class History:
         x = x[: max(0, len(x) - leave_out)]
         return float(np.median(x)) if x.size else float("nan")
 
-    def forget(self, keep: tuple[str, ...] = ()) -> None:
+    def forget(self, best: Mapping[str, float] | None = None) -> None:
         """Start anew after a rescue: what was usual before says nothing about slower clocks.
 
-        Of the names in `keep` the run's first values and its largest stay, to measure gains by.
+        Of the names in `best` the run's first values stay, to measure gains by, and the given value
+        counts as the largest so far: what the state that was gone back to could do.
         """
+        best = best or {}
         self._values.clear()
-        self._best = {name: self._best[name] for name in keep if name in self._best}
-        self._first = {name: self._first[name] for name in keep if name in self._first}
+        self._best = {name: value for name, value in best.items() if np.isfinite(value)}
+        self._first = {name: self._first[name] for name in best if name in self._first}
 
     def state_dict(self) -> dict:
         """All values, plain."""

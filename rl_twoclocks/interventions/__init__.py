@@ -8,6 +8,6 @@ from rl_twoclocks.interventions.cure import View
 from rl_twoclocks.interventions.governor import Governor
 from rl_twoclocks.interventions.memory import free_memory
 from rl_twoclocks.interventions.orders import Change, Orders
-from rl_twoclocks.interventions.rescue import Snapshots
+from rl_twoclocks.interventions.rescue import Rescue, Snapshots
 
-__all__ = ["Change", "Governor", "Orders", "Snapshots", "View", "free_memory"]
+__all__ = ["Change", "Governor", "Orders", "Rescue", "Snapshots", "View", "free_memory"]

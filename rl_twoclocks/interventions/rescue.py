@@ -3,7 +3,8 @@
 The clocks of a rescued run stay monotone: versions and frames are never counted back. The window is
 emptied and random streams fork, so that the same fall is not simply played again. U and B shrink (the
 write-up: 2000 -> 500) and so does the step, at every rescue once more: a cause that returns meets a
-slower learner each time. Steps are scaled by KL and effective sample size from then on.
+slower learner each time. Steps are scaled by KL and effective sample size from then on, and an entropy
+bonus keeps the policy wide enough to learn.
 """
 
 from __future__ import annotations
@@ -31,12 +32,17 @@ class Rescue(Remembering):
         self.config = config
         self.count, self.last = 0, -1
 
+    @property
+    def left(self) -> bool:
+        """Whether another rescue is allowed."""
+        return self.count < self.config.most
+
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
         # Under `observe` the alarm goes on: one cliff is one rescue there too.
         rested = self.last < 0 or view.round - self.last > self.config.before
-        rescue = bool(why) and rested and self.count < self.config.most
+        rescue = bool(why) and rested and self.left
         if rescue:
             self.count += 1
             self.last = view.round
@@ -60,6 +66,8 @@ class Rescue(Remembering):
                 "kl_target": steps.kl_target,
                 "ess_base": steps.ess_base,
                 "kl_limit": min(view.orders.controls.kl_limit, steps.kl_stop),
+                # A policy that has narrowed on the way to the cliff explores nothing.
+                "entropy_coeff": max(view.orders.controls.entropy_coeff, self.config.entropy_coeff),
             },
         }
         what = (
@@ -95,6 +103,10 @@ def _cap(row: SafeRow | None, count: int) -> float:
     return (row.ratio_cap if row else WATCH_RATIO) * 0.5 ** (count - 1)
 
 
+CLOSE = 0.1
+"""States within this share of the scores' spread from the best one count as equally good."""
+
+
 class Snapshots:
     """States of the newest rounds to go back to, in memory and in every checkpoint."""
 
@@ -103,21 +115,41 @@ class Snapshots:
         self.every = every
         self.kept: deque[dict[str, Any]] = deque(maxlen=max(4, 8 * before // every))
 
-    def offer(self, state: dict[str, Any], version: int, score: float) -> None:
-        """Keep the state of a round if it is due; `score` is the smoothed return then."""
-        if version % self.every == 0:
-            self.kept.append({"version": version, "score": score, "state": state})
+    def offer(self, state: dict[str, Any], version: int, score: float, sound: bool) -> None:
+        """Keep the state of a round.
+
+        Args:
+            state: what to go back to.
+            version: of the policy.
+            score: the smoothed return then.
+            sound: whether no alarm of severity danger was on.
+        """
+        row = {"version": version, "score": score, "state": state, "sound": sound}
+        if not sound and len(self.kept) == self.kept.maxlen:
+            # A long illness must not push out the last states from before it.
+            sick = next((i for i, s in enumerate(self.kept) if not s["sound"]), None)
+            if sick is None:
+                return
+            del self.kept[sick]
+        self.kept.append(row)
 
     def due(self, version: int) -> bool:
         """Whether the state of this round should be offered."""
         return version % self.every == 0
 
     def before(self, version: int) -> dict[str, Any] | None:
-        """The best state from version `version` or before, else the oldest; None without any."""
+        """The state to go back to from version `version` or before, else the oldest; None without any.
+
+        Sound states first. Of those that come close to the best score the earliest: what leads to a
+        cliff has been at work for the least time there.
+        """
         old = [s for s in self.kept if s["version"] <= version]
+        old = [s for s in old if s["sound"]] or old
         if not old:
             return self.kept[0] if self.kept else None
-        return max(old[-4:], key=lambda s: (s["score"], s["version"]))
+        scores = [s["score"] for s in old]
+        near = max(scores) - CLOSE * (max(scores) - min(scores))
+        return next(s for s in old if s["score"] >= near)
 
     def cut(self, version: int) -> None:
         """Forget states after a version: they lead to the cliff."""
