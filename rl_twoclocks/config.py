@@ -484,6 +484,12 @@ class AxisConfig(_Group):
     def _one_of_both(self) -> AxisConfig:
         if (self.choices is None) == (self.low is None or self.high is None):
             raise ValueError("an axis needs either `choices`, or `low` and `high`")
+        if self.choices is not None and not self.choices:
+            raise ValueError("an axis needs at least one choice")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and self.low is not None and self.low <= 0:
+            raise ValueError("the logarithm needs low above 0")
         return self
 
 

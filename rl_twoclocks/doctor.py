@@ -7,7 +7,9 @@ that is saved in it. `--json` prints the same as one JSON object.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command; exit codes are those of the other commands."""
     arguments = [a for a in sys.argv[1:] if a != "--json"]
+    strange = [a for a in arguments if a.startswith("-") and a not in ("--help", "-h")]
+    if strange:
+        sys.exit(explain(ConfigError(f"{strange[0]} is no option of the doctor: --json, --help")))
     as_json = "--json" in sys.argv[1:]
     if "--help" in arguments or "-h" in arguments:
         print(__doc__)
@@ -30,7 +35,11 @@ def main() -> None:
         report = examine(arguments)
     except Exception as error:
         sys.exit(explain(error))
-    print(json.dumps(report.as_dict(), indent=2) if as_json else report.text())
+    with contextlib.suppress(BrokenPipeError):  # `| head`
+        print(json.dumps(report.as_dict(), indent=2) if as_json else report.text())
+        sys.stdout.flush()
+        sys.exit(0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 
 

@@ -7,6 +7,7 @@ takes come out, deterministic. What was written is run again and compared with t
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ class DeployedPolicy(nn.Module):
         # Rounding may push centre + half * 1 past the bound by one unit in the last place.
         return torch.minimum(torch.maximum(centre + half * raw, self.low), self.high)
 
+    def output(self) -> dict[str, Any]:
+        """What comes out, for those who read the file that describes the export."""
+        if not self.bounded:
+            return {"dtype": "int64", "shape": ["n"], "start": self.start}
+        bounds = {"low": self.low.tolist(), "high": self.high.tolist()}
+        return {"dtype": "float32", "shape": ["n", *self.low.shape], **bounds}
+
 
 def export(command: ExportCommandConfig) -> list[Path]:
     """Write what is asked for, check it, and return the files.
@@ -99,21 +107,29 @@ def export(command: ExportCommandConfig) -> list[Path]:
     saved = checkpoint.load(path)
     state.check(saved)
     out = Path(command.out).expanduser() if command.out else path.parent / "export"
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # Before the work, not after it: a folder that cannot be written to is found out here.
+        (out / ".partial").touch()
+        (out / ".partial").unlink()
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
+    name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
     policy = DeployedPolicy(saved).eval()
     written = []
     if command.format in ("torch", "both"):
-        written.append(_torch_program(policy, out / f"{path.stem}.pt2"))
+        written.append(_torch_program(policy, out / f"{name}.pt2"))
     if command.format in ("onnx", "both"):
-        written.append(_onnx(policy, out / f"{path.stem}.onnx"))
+        written.append(_onnx(policy, out / f"{name}.onnx"))
     facts = {
-        "checkpoint": str(path),
-        "observation_shape": list(policy.shape),
+        "checkpoint": str(path.absolute()),
+        "input": {"name": "observation", "dtype": "float32", "shape": ["n", *policy.shape]},
+        "output": {"name": "action", **policy.output()},
         "frames": saved["clocks"]["frames"],
         "task": saved["config"]["task"]["env_id"],
-        "files": [str(file) for file in written],
+        "files": [str(file.absolute()) for file in written],
     }
-    (out / f"{path.stem}.json").write_text(json.dumps(facts, indent=2) + "\n")
+    (out / f"{name}.json").write_text(json.dumps(facts, indent=2) + "\n")
     for file in written:
         print(f"{'exported':<10} {file}")
     return written
@@ -130,9 +146,12 @@ def random_observations(policy: DeployedPolicy, n: int = 64) -> Tensor:
 def _torch_program(policy: DeployedPolicy, file: Path) -> Path:
     batch = torch.export.Dim("n", min=1)
     example = random_observations(policy, 2)
-    program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, file)
-    again = torch.export.load(file).module()
+    with warnings.catch_warnings():
+        # torch's own, about its internals: nothing that a user could do anything about.
+        warnings.simplefilter("ignore")
+        program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},))
+        torch.export.save(program, file)
+        again = torch.export.load(file).module()
     _compare(policy, lambda x: again(x), file)
     return file
 
@@ -147,17 +166,19 @@ def _onnx(policy: DeployedPolicy, file: Path) -> Path:
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     batch = torch.export.Dim("n", min=1)
-    torch.onnx.export(
-        policy,
-        (random_observations(policy, 2),),
-        str(file),
-        input_names=["observation"],
-        output_names=["action"],
-        dynamic_shapes=({0: batch},),
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            policy,
+            (random_observations(policy, 2),),
+            str(file),
+            input_names=["observation"],
+            output_names=["action"],
+            dynamic_shapes=({0: batch},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     _compare(
         policy,

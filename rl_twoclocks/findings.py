@@ -169,8 +169,7 @@ def of_run(directory: Path) -> Report:
     rows = read_metrics(directory / "metrics.jsonl")
     if not rows:
         raise ConfigError(f"{directory} has no metrics yet")
-    stored = yaml.safe_load((directory / "config.yaml").read_text())
-    config = Config.model_validate(stored)
+    config = _stored(directory)
     level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     recent = rows[-max(10, len(rows) // 10) :]
 
@@ -181,20 +180,67 @@ def of_run(directory: Path) -> Report:
     ratio = now("clock/ratio_measured") or 1.0
     dims = now("diag/action_dims") or 1.0
     found = [c.finding(v) for c in checks(level, ratio, dims) if (v := now(c.name)) is not None]
-    alarms = [e for e in read_events(directory / "events.jsonl") if e["kind"] == "alarm"]
+    if config.diagnostics.name == "off":
+        found.append(
+            Finding("nothing was measured", "configuration", "diagnostics=off", "default",
+                    "watch", "diagnostics=default")
+        )  # fmt: skip
+    events = read_events(directory / "events.jsonl")
+    alarms = [e for e in events if e["kind"] == "alarm"]
+    found = _crash(directory) + found
     found += _from_alarms(alarms, rows, found)
     frames, total = rows[-1]["frames"], config.total_frames
     facts = [
         f"{frames:,} of {total:,} frames, {len(rows):,} rounds on record",
-        f"B {config.clocks.batch_size:,} / U {config.clocks.update_frequency:,}, "
-        f"measured clock ratio {ratio:.3g}, reuse {now('clock/reuse') or math.nan:.3g}, "
-        f"{now('clock/steps_per_frame') or math.nan:.3g} optimizer steps per fresh frame",
+        f"B {config.clocks.batch_size:,} / U {config.clocks.update_frequency:,} as configured"
+        + "".join(
+            f", {label} {value:.3g}"
+            for name, label in _CLOCKS.items()
+            if (value := now(name)) is not None
+        ),
         f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
     if (back := now("rollout/return_mean")) is not None:
         best = max(r["rollout/return_mean"] for r in rows if "rollout/return_mean" in r)
         facts.insert(1, f"return {back:.4g}, best {best:.4g}")
-    return Report(f"run {directory}", facts, found, alarms[-10:])
+    orders = [e for e in events if e["kind"] != "alarm"]
+    if orders:
+        facts.append(f"{len(orders)} orders and rescues; the newest: {orders[-1]['text']}")
+    state = "finished" if (directory / "result.json").exists() else "not finished"
+    return Report(f"run {directory}, {state}", facts, found, alarms[-10:])
+
+
+_CLOCKS = {
+    "clock/ratio": "clock ratio in force",
+    "clock/ratio_measured": "measured",
+    "clock/reuse": "reuse",
+    "clock/steps_per_frame": "optimizer steps per fresh frame",
+}
+
+
+def _stored(directory: Path) -> Config:
+    """The configuration that a run wrote down.
+
+    Raises:
+        ConfigError: it is missing or broken.
+    """
+    try:
+        return Config.model_validate(yaml.safe_load((directory / "config.yaml").read_text()))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"{directory / 'config.yaml'} cannot be read: {said}") from error
+
+
+def _crash(directory: Path) -> list[Finding]:
+    """The error that the last sitting ended with, if it did."""
+    path = directory / "error.txt"
+    if not path.is_file():
+        return []
+    said = path.read_text().strip().splitlines()
+    return [
+        Finding("the run ended with an error", "run", said[-1] if said else "unknown", "none",
+                "danger", "see error.txt; the same command goes on from the checkpoint")
+    ]  # fmt: skip
 
 
 _EXPLAINED = {

@@ -19,6 +19,7 @@ Train a policy with PPO, from configuration to checkpoint.
   python -m rl_twoclocks.train task=halfcheetah
   python -m rl_twoclocks.train task=hopper clocks=safe seed=3 total_frames=500_000
   python -m rl_twoclocks.train -m task=hopper,walker2d seed=1,2,3
+  python -m rl_twoclocks.train sweep=optuna task=pendulum total_frames=100_000
 
 The same command again goes on with an unfinished run. Exit codes: 0 done, 1 failed, 2 bad
 configuration, 3 a number was not finite, 128 + n stopped by signal n with the state saved.
@@ -28,6 +29,12 @@ Evaluate a trained policy, deterministic and stochastic.
 
   python -m rl_twoclocks.eval checkpoint=runs/halfcheetah/classic-decoupled-1a2b3c4d/seed1
   python -m rl_twoclocks.eval checkpoint=<file> episodes=50 video=true
+""",
+    "export": """\
+Write a trained policy as ONNX and as a torch.export program.
+
+  python -m rl_twoclocks.export checkpoint=runs/halfcheetah/classic-decoupled-1a2b3c4d/seed1
+  python -m rl_twoclocks.export checkpoint=<file> format=onnx out=shipped
 """,
 }
 

@@ -111,6 +111,8 @@ class Session:
         if error is not None:
             text = "".join(traceback.format_exception(error))
             write_text(self.directory / "error.txt", text)
+            # A run that failed is the one whose pictures are wanted most.
+            self.draw()
         else:
             (self.directory / "error.txt").unlink(missing_ok=True)
         if self.collector is not None:

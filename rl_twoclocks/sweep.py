@@ -7,13 +7,16 @@ trials are not trained again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,10 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         raise ConfigError("sweep=optuna needs Optuna: pip install '.[sweep]'") from None
     settings = load(name, [o for o in overrides if o.startswith("sweep.")])
     words = [o for o in overrides if not o.startswith("sweep.")]
+    if any(word in ("-m", "--multirun") for word in words):
+        raise ConfigError("a search cannot be combined with -m: give the seed as sweep.seed")
+    if any(word.startswith("seed=") for word in words):
+        raise ConfigError("the seed of a search is sweep.seed, not seed")
     total = check(settings, words)
     directory = place(settings, words)
     directory.mkdir(parents=True, exist_ok=True)
@@ -58,17 +65,45 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         ),
         pruner=optuna.pruners.MedianPruner(settings.startup_trials, n_warmup_steps=total // 3),
     )
-    done = len([t for t in study.trials if t.state.is_finished()])
-    if not study.trials:
+    done = len([t for t in study.trials if _counts(t)])
+    if not any(_counts(t) and t.user_attrs.get("as_configured") for t in study.trials):
         study.enqueue_trial({}, user_attrs={"as_configured": True})
     print(f"sweep       {directory}: {done} of {settings.trials} trials done before", flush=True)
-    study.optimize(
-        lambda trial: _trial(trial, settings, words, directory, total),
-        n_trials=max(0, settings.trials - done),
-        n_jobs=settings.jobs,
-        catch=(TrialFailed,),
-    )
+    with _terminable():
+        try:
+            study.optimize(
+                lambda trial: _trial(trial, settings, words, directory, total),
+                n_trials=max(0, settings.trials - done),
+                n_jobs=settings.jobs,
+                catch=(TrialFailed,),
+            )
+        except KeyboardInterrupt:
+            print("\nstopped; the same command goes on with the study", file=sys.stderr)
+            return 128 + signal.SIGINT
     return _summary(study, words, directory)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a sweep as SIGINT does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _counts(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial is over for good; one that was interrupted is not."""
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.FAIL:
+        return trial.user_attrs.get("failed", False)
+    return trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class TrialFailed(RuntimeError):
@@ -120,12 +155,20 @@ def check(settings: SweepConfig, words: list[str]) -> int:
 
     check_overrides([f"{key}=0" for key in settings.space])
     config, _ = settle(compose(words))
+    if not config.eval.enabled:
+        raise ConfigError("a search goes by evaluations: leave eval=off out")
+    for key, axis in settings.space.items():
+        # Every end and every choice must be a value that the key can take.
+        for value in axis.choices if axis.choices is not None else (axis.low, axis.high):
+            compose([*words, f"{key}={value}"])
     return config.total_frames
 
 
 def place(settings: SweepConfig, words: list[str]) -> Path:
     """The sweep's directory: the same for the same overrides and space."""
-    core = json.dumps([sorted(words), settings.model_dump()["space"]], sort_keys=True)
+    core = json.dumps(
+        [sorted(words), settings.model_dump(include={"space", "seed"})], sort_keys=True
+    )
     digest = hashlib.sha256(core.encode()).hexdigest()[:8]
     task = next((w.split("=")[1] for w in words if w.startswith("task=")), "halfcheetah")
     return Path(settings.directory).expanduser().absolute() / f"{task}-{digest}"
@@ -155,7 +198,10 @@ def _trial(
     run_dir.mkdir(parents=True, exist_ok=True)
     seen = 0
     with open(directory / f"trial{trial.number}.log", "w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        # A session of its own: the terminal's Ctrl-C reaches the sweep, which ends its trials.
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 time.sleep(POLL)
@@ -172,7 +218,12 @@ def _trial(
                 process.wait()
     result = run_dir / "result.json"
     if process.returncode or not result.is_file():
-        raise TrialFailed(f"trial {trial.number}: exit code {process.returncode}, see {log.name}")
+        trial.set_user_attr("failed", True)
+        said = Path(log.name).read_text().strip().splitlines()
+        why = said[-1] if said else f"exit code {process.returncode}"
+        trial.set_user_attr("why", why)
+        print(f"trial {trial.number:<4}  failed: {why}", flush=True)
+        raise TrialFailed(why)
     value = json.loads(result.read_text())["return_mean"]
     print(f"trial {trial.number:<4}  {value:.4g}  {' '.join(point) or 'as configured'}", flush=True)
     return value
@@ -199,7 +250,8 @@ def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
     from optuna.trial import TrialState
 
     finished = [t for t in study.trials if t.state == TrialState.COMPLETE]
-    failed = [t for t in study.trials if t.state == TrialState.FAIL]
+    failed = [t for t in study.trials if t.state == TrialState.FAIL and _counts(t)]
+    pruned = [t for t in study.trials if t.state == TrialState.PRUNED]
     with open(directory / "trials.csv", "w", newline="") as file:
         keys = sorted({key for t in study.trials for key in t.params})
         writer = csv.writer(file, lineterminator="\n")
@@ -207,9 +259,10 @@ def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
         for t in study.trials:
             row = [t.params.get(key, "") for key in keys]
             writer.writerow([t.number, t.state.name.lower(), t.value, *row])
-    print(f"sweep       {len(finished)} done, {len(failed)} failed, {len(study.trials)} in all")
+    counts = f"{len(finished)} done, {len(pruned)} pruned, {len(failed)} failed"
+    print(f"sweep       {counts} of {len(finished) + len(pruned) + len(failed)} trials")
     for t in failed:
-        print(f"failed      trial {t.number}: {directory / f'trial{t.number}.log'}")
+        print(f"failed      trial {t.number}: {t.user_attrs.get('why')}")
     if not finished:
         return 1
     best = study.best_trial

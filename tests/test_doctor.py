@@ -11,7 +11,7 @@ from rl_twoclocks import ConfigError
 from rl_twoclocks.doctor import examine
 from rl_twoclocks.findings import Check
 from rl_twoclocks.record import checkpoint
-from tests.command_envs import command, run, tiny
+from tests.command_envs import command, run, tiny, walk
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,28 @@ def test_a_run_is_read_from_its_directory(finished: Path) -> None:
     assert urgencies(report)["newest data is old"] == "fine"
 
 
+def test_a_run_that_crashed_says_so_first(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="stumbled"):
+        run(tmp_path, *walk(crash=True, at=200), "diagnostics.pictures=true", rounds=4)
+    report = examine([str(tmp_path)])
+    assert report.verdict == "danger: the run ended with an error"
+    assert "stumbled over a stone" in report.findings[0].reading
+    assert (tmp_path / "pictures" / "clocks.png").exists()
+
+
+def test_a_run_without_diagnostics_is_not_called_healthy(tmp_path: Path) -> None:
+    run(tmp_path, "task=pendulum", "diagnostics=off")
+    report = examine([str(tmp_path)])
+    assert report.verdict == "watch: nothing was measured"
+    assert "nan" not in " ".join(report.facts)
+
+
+def test_a_damaged_run_directory_is_named(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text((finished / "metrics.jsonl").read_text())
+    with pytest.raises(ConfigError, match=r"config.yaml cannot be read"):
+        examine([str(tmp_path)])
+
+
 def test_a_saved_window_is_measured_anew(finished: Path) -> None:
     report = examine([str(checkpoint.listed(finished)[-1])])
     assert report.facts[0].startswith("128 frames of versions 3 to 3, learner at 4")
@@ -98,7 +120,7 @@ def test_json_and_text_say_the_same(finished: Path) -> None:
 def test_the_command_itself_prints_json(finished: Path, tmp_path: Path) -> None:
     done = command([str(finished), "--json"], tmp_path, "doctor")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["title"] == f"run {finished}"
+    assert json.loads(done.stdout)["title"] == f"run {finished}, finished"
     wrong = command([str(tmp_path / "nowhere")], tmp_path, "doctor")
     assert wrong.returncode == 2
     assert "no run directory" in wrong.stderr

@@ -73,10 +73,19 @@ def test_the_seed_changes_only_the_last_part() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["device=cpu", "threads=2", "logger=jsonl", "eval=off", "diagnostics=off"]
+    "change", ["device=cpu", "threads=2", "logger=jsonl", "eval=off", "diagnostics.pictures=false"]
 )
 def test_where_and_how_a_run_is_watched_does_not_change_its_folder(change: str) -> None:
     assert directory(compose([change])) == directory(compose())
+
+
+@pytest.mark.parametrize(
+    "change", ["diagnostics=off", "diagnostics.thresholds=seed", "+diagnostics.limits.kl_warn=9"]
+)
+def test_what_a_governor_decides_by_changes_the_folder_only_where_it_acts(change: str) -> None:
+    assert directory(compose([change])) != directory(compose())
+    for governor in ("interventions=off", "interventions=observe"):
+        assert directory(compose([change, governor])) == directory(compose([governor]))
 
 
 def test_results_go_below_the_working_directory(

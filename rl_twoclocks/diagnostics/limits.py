@@ -121,4 +121,8 @@ def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
         if key not in names:
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
             raise ConfigError(f"diagnostics.limits.{key} is no level: did you mean {near[0]}?")
+        if not overrides[key] >= 0:
+            raise ConfigError(
+                f"diagnostics.limits.{key}={overrides[key]}: a level is never negative"
+            )
     return replace(LIMITS[thresholds], **overrides)

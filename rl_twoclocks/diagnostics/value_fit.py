@@ -44,5 +44,5 @@ def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
         "warn",
         {"jump": jump, "level": level},
         "the critic's loss jumped: the targets changed under it (rewards, normaliser or states);",
-        "look for what changed in the environment; refresh advantages in every pass.",
+        "look for what changed in the environment.",
     )

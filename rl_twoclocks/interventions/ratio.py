@@ -26,7 +26,7 @@ class Ratio(Remembering):
     def propose(self, view: View) -> Change | None:
         """Order smaller B, or larger U, from the next rollout on."""
         why = view.any_of("effective_sample_size", "clock_ratio", at_least="danger")
-        why += view.any_of("score_residual", "baseline_leak", "policy_lag", at_least="warn")
+        why += view.any_of("baseline_leak", "policy_lag", at_least="warn")
         batch, frequency = view.orders.batch_size, view.orders.update_frequency
         ratio = min(batch / frequency, self.most or batch / frequency)
         if why and view.round - self.last >= self.config.rest and ratio > 1:

@@ -255,9 +255,10 @@ def test_collapse_alarm_goes_on_when_the_best_evaluation_is_no_longer_kept() -> 
     assert alarm.values == {"return": -900, "best": -150}
 
 
-def test_cliff_alarm_after_a_rescue_measures_from_the_start_and_best_before_it() -> None:
+def test_cliff_alarm_after_a_rescue_measures_from_the_start_and_the_restored_states_score() -> None:
     history = recorded({"rollout/return_round": fall(-1000, 12)})
-    history.forget(keep=("rollout/return_round", "rollout/return_smoothed"))
+    best = history.highest("rollout/return_smoothed")
+    history.forget({"rollout/return_round": best, "rollout/return_smoothed": best})
     for k in range(12):
         history.next_round()
         history.add({"rollout/return_round": -1000.0 + 5 * math.sin(k)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rl_twoclocks.config import InterventionsConfig
+from rl_twoclocks.config import InterventionsConfig, RescueConfig
 from rl_twoclocks.diagnostics import History
 from rl_twoclocks.interventions import Governor
 from tests.interventions.views import alarms, config, controls, view
@@ -25,6 +25,8 @@ SETTINGS = config(batch_size=4096, update_frequency=1024, minibatch_size=64)
 
 
 def governor(mode: str = "guard", **changes: Any) -> Governor:
+    # Without a bonus of its own a rescue leaves the width of the policy to its cure.
+    changes.setdefault("rescue", RescueConfig(entropy_coeff=0))
     return Governor(InterventionsConfig(governor=mode, **changes))
 
 

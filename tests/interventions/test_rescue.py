@@ -140,10 +140,12 @@ def test_zero_rescues_means_none() -> None:
     assert Rescue(RescueConfig(most=0)).propose(view(on=alarms("reward_cliff"))) is None
 
 
-def filled(scores: dict[int, float], every: int = 5, before: int = 10) -> Snapshots:
+def filled(
+    scores: dict[int, float], every: int = 5, before: int = 10, sick: tuple[int, ...] = ()
+) -> Snapshots:
     snapshots = Snapshots(every, before)
     for version, score in scores.items():
-        snapshots.offer({"of": version}, version, score)
+        snapshots.offer({"of": version}, version, score, sound=version not in sick)
     return snapshots
 
 
@@ -151,23 +153,36 @@ def versions(snapshots: Snapshots) -> list[int]:
     return [s["version"] for s in snapshots.kept]
 
 
-def test_a_state_is_kept_every_fifth_round_and_the_oldest_go() -> None:
-    snapshots = filled({k: 0.0 for k in range(1, 201)})
+def test_sixteen_states_are_kept_and_the_oldest_go() -> None:
+    snapshots = filled({k: 0.0 for k in range(5, 201, 5)})
     assert versions(snapshots) == list(range(125, 201, 5))
     assert [k for k in range(1, 12) if snapshots.due(k)] == [5, 10]
 
 
-def test_the_best_of_the_four_newest_before_is_chosen_and_the_newer_among_equals() -> None:
-    scores = {5: 9.0, 10: 1.0, 15: 3.0, 20: 3.0, 25: 2.0, 30: 50.0}
+def test_of_the_states_close_to_the_best_before_the_cliff_the_earliest_is_chosen() -> None:
+    scores = {5: 1.0, 10: 2.0, 15: 9.2, 20: 10.0, 25: 9.9, 30: 50.0}
     snapshots = filled(scores)
     found = snapshots.before(29)
     assert found is not None
-    # 5 is too long ago, 30 too late.
-    assert found["version"] == 20
-    assert found["state"] == {"of": 20}
-    assert snapshots.before(25)["version"] == 20
-    assert snapshots.before(24)["version"] == 5
+    # 30 is too late; 9.2 lies within a tenth of the spread from 10.
+    assert found["version"] == 15
+    assert found["state"] == {"of": 15}
+    assert snapshots.before(14)["version"] == 10
     assert snapshots.before(5)["version"] == 5
+
+
+def test_sound_states_come_first_however_good_the_sick_ones_were() -> None:
+    scores = {5: 1.0, 10: 2.0, 15: 9.0, 20: 10.0}
+    assert filled(scores, sick=(15, 20)).before(20)["version"] == 10
+    assert filled(scores, sick=(5, 10, 15, 20)).before(20)["version"] == 15
+
+
+def test_a_long_illness_does_not_push_out_the_sound_states_before_it() -> None:
+    sick = tuple(range(25, 301, 5))
+    snapshots = filled({k: 0.0 for k in range(5, 301, 5)}, sick=sick)
+    assert versions(snapshots)[:4] == [5, 10, 15, 20]
+    assert len(snapshots.kept) == 16
+    assert versions(snapshots)[-1] == 300
 
 
 def test_where_none_is_old_enough_the_oldest_is_chosen_and_without_any_none() -> None:
