@@ -90,7 +90,7 @@ def test_u_stays_as_long_as_b_can_fall() -> None:
         ("effective_sample_size", "warn", False),
         ("clock_ratio", "danger", True),
         ("clock_ratio", "watch", False),
-        ("score_residual", "warn", True),
+        ("score_residual", "warn", False),
         ("baseline_leak", "warn", True),
         ("policy_lag", "warn", True),
         ("policy_lag", "watch", False),

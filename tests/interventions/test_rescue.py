@@ -174,7 +174,7 @@ def test_of_the_states_close_to_the_best_before_the_cliff_the_earliest_is_chosen
 def test_sound_states_come_first_however_good_the_sick_ones_were() -> None:
     scores = {5: 1.0, 10: 2.0, 15: 9.0, 20: 10.0}
     assert filled(scores, sick=(15, 20)).before(20)["version"] == 10
-    assert filled(scores, sick=(5, 10, 15, 20)).before(20)["version"] == 15
+    assert filled(scores, sick=(5, 10, 15, 20)).before(20)["version"] == 20
 
 
 def test_a_long_illness_does_not_push_out_the_sound_states_before_it() -> None:
