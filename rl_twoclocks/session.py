@@ -251,7 +251,7 @@ class Session:
         from rl_twoclocks.record.pictures import draw
 
         try:
-            paths = draw(self.directory, self.diagnose.maps)
+            paths = draw(self.directory, self.diagnose.maps, self.diagnose.limits)
         except (OSError, ValueError, ImportError) as error:
             self.display.message(f"no pictures: {error}")
             return

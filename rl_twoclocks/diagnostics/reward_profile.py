@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.cliff import smoothed
-from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.history import RETURN, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 WINDOW = 10
@@ -48,29 +48,44 @@ def staircase_length(profile: np.ndarray, level: float) -> int:
     return int(profile.size - 1 - below[-1]) if below.size else int(profile.size)
 
 
-def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
-    """Variance of the return that rose and stays high while the return does not grow."""
-    if "rollout/return_round" not in history:
-        return None
-    returns = history.series("rollout/return_round")
-    if returns.size < 4 * WINDOW:
-        return None
+def profile_and_level(
+    returns: np.ndarray, first: float, limits: Limits
+) -> tuple[np.ndarray, float] | None:
+    """The profile that the alarm looks at, and the level above which variance is high.
+
+    A learning curve varies because it rises, and more the higher it stands: only what varies around
+    its own trend counts, relative to what has been gained over `first` so far.
+
+    Returns:
+        Profile [k - WINDOW + 1] in units of the squared gain, and its level; None without a gain.
+    """
     trend = smoothed(returns, WINDOW)
-    # A learning curve varies because it rises, and more the higher it stands: only what varies around
-    # its own trend counts, relative to what has been gained so far.
-    gained = np.maximum.accumulate(np.abs(trend - history.start("rollout/return_round")[0]))
+    gained = np.maximum.accumulate(np.abs(trend - first))
     floor = 0.1 * gained[-1]
-    if floor <= 0:
+    if floor <= 0 or returns.size < WINDOW:
         return None
     profile = variance_profile((returns - trend) / np.maximum(gained, floor), 1.0)
     if limits.staircase_relative:
         # The median, not the mean: one steep rise at the start would lift the line for ever.
-        level = limits.staircase_rise * float(np.median(profile))
-    else:
-        level = max(alert_line(profile), limits.staircase_rise)
+        return profile, limits.staircase_rise * float(np.median(profile))
+    return profile, max(alert_line(profile), limits.staircase_rise)
+
+
+def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
+    """Variance of the return that rose and stays high while the return does not grow."""
+    returns = history.series(RETURN)
+    if RETURN not in history or returns.size < 4 * WINDOW:
+        return None
+    first = float(history.start(RETURN)[0])
+    found = profile_and_level(returns, first, limits)
+    if found is None:
+        return None
+    profile, level = found
     length = staircase_length(profile, level)
+    trend = smoothed(returns, WINDOW)
     # Higher than noise would leave it: ten rounds ago the trend stood clearly lower.
-    growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max() + 0.05 * gained[-1]
+    margin = 0.05 * float(np.abs(trend - first).max())
+    growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max() + margin
     if length <= limits.staircase or growing:
         return None
     steep = float(profile[-1]) > STEEP * level

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_twoclocks.diagnostics.reward_profile import WINDOW, alert_line, variance_profile
+from rl_twoclocks.diagnostics.limits import CALIBRATED, Limits
+from rl_twoclocks.diagnostics.reward_profile import WINDOW, profile_and_level
 from rl_twoclocks.record.events import read_events
 from rl_twoclocks.record.jsonl import read_metrics
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 SEVERITY_COLOURS = {"watch": "tab:olive", "warn": "tab:orange", "danger": "tab:red"}
 
 
-def draw(directory: Path, maps: Sequence[tuple[int, Tensor]]) -> list[Path]:
+def draw(
+    directory: Path, maps: Sequence[tuple[int, Tensor]], limits: Limits = CALIBRATED
+) -> list[Path]:
     """Draw `pictures/*.png` of a run from its records; return the files.
 
     Args:
         directory: the run directory, with `metrics.jsonl` and `events.jsonl`.
         maps: entropy histograms over the run, (frames, counts [bins, bins]).
+        limits: the levels of the run's alarms.
     """
     import matplotlib
 
@@ -37,7 +41,7 @@ def draw(directory: Path, maps: Sequence[tuple[int, Tensor]]) -> list[Path]:
         drawn.append(_entropy(rows, events, maps, out / "rollout_entropy.png"))
     returns = _series(rows, "rollout/return_round")
     if len(returns[0]) > WINDOW:
-        drawn.append(_variance(returns, events, out / "reward_variance.png"))
+        drawn.append(_variance(returns, events, limits, out / "reward_variance.png"))
     return drawn
 
 
@@ -51,14 +55,23 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
         ("return", {"rollout/return_mean": "training", "eval/return_mean": "evaluation"}),
     )
     figure, axes = _figure(len(panels))
-    for axis, (label, names) in zip(axes, panels, strict=True):
+    axes[0].set_title(
+        "Lines: alarms (olive watch, orange warn, red danger), orders (blue), rescues (black)",
+        fontsize=8,
+        pad=32,
+    )
+    for number, (axis, (label, names)) in enumerate(zip(axes, panels, strict=True)):
         for name, caption in names.items():
             x, y = _series(rows, name)
             marker = "o" if name.startswith("eval/") else None
             axis.plot(x, y, label=caption, linewidth=1.2, marker=marker, markersize=3)
         axis.set_ylabel(label)
-        axis.legend(loc="upper left", fontsize=7, frameon=False)
-        _mark(axis, events)
+        if label.startswith("KL"):
+            # From a healthy 0.01 to a collapse it spans many powers of ten.
+            axis.set_yscale("log", nonpositive="mask")
+            axis.set_ylim(1e-4, 1e3)
+        axis.legend(loc="upper right", fontsize=7, frameon=False)
+        _mark(axis, events, names=number == 0)
     return _save(figure, axes, path)
 
 
@@ -77,6 +90,9 @@ def _entropy(
     ):
         axis.plot(*_series(rows, name), label=caption, linewidth=1.2)
     axis.set(xlabel="frames", ylabel="rollout entropy, bits")
+    axis.set_title(
+        "Over how many places are the states spread? Below: where, at five moments", fontsize=9
+    )
     axis.legend(fontsize=7, frameon=False)
     _mark(axis, events)
     for column, (frames, counts) in enumerate(shown):
@@ -85,26 +101,32 @@ def _entropy(
         place.set_title(f"{frames:,} frames", fontsize=8)
         place.set(xticks=[], yticks=[])
         if column == 0:
-            place.set_ylabel("second axis")
-        place.set_xlabel("first axis", fontsize=7)
+            place.set_ylabel("second axis", fontsize=7)
+        place.set_xlabel("first principal axis", fontsize=7)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
 
 
-def _variance(returns: tuple[np.ndarray, np.ndarray], events: list[dict], path: Path) -> Path:
+def _variance(
+    returns: tuple[np.ndarray, np.ndarray], events: list[dict], limits: Limits, path: Path
+) -> Path:
     frames, values = returns
-    scale = float(np.ptp(values))
-    profile = variance_profile(values, scale or 1.0)
     figure, axes = _figure(2)
+    axes[0].set_title("Does the return vary from rollout to rollout as it should?", fontsize=9)
     axes[0].plot(frames, values, linewidth=1)
     axes[0].set_ylabel("return by rollout")
-    axes[1].plot(frames[WINDOW - 1 :], profile, linewidth=1.2, label="rolling variance of 10")
-    axes[1].axhline(alert_line(profile), color="tab:red", linestyle="--", label="alert line")
-    axes[1].set_ylabel("variance, in scales^2")
-    axes[1].legend(fontsize=7, frameon=False)
-    for axis in axes:
-        _mark(axis, events)
+    found = profile_and_level(values, float(values[0]), limits)
+    if found is not None:
+        profile, level = found
+        axes[1].plot(frames[WINDOW - 1 :], profile, linewidth=1.2, label="rolling variance of 10")
+        label = f"alert line: an alarm if it stays above for {limits.staircase:.0f} rollouts"
+        axes[1].axhline(level, color="tab:red", linestyle="--", label=label)
+        axes[1].set_yscale("log")
+        axes[1].legend(fontsize=7, frameon=False)
+    axes[1].set_ylabel("variance / squared gain")
+    for number, axis in enumerate(axes):
+        _mark(axis, events, names=number == 0)
     return _save(figure, axes, path)
 
 
@@ -123,9 +145,13 @@ def _save(figure: Any, axes: Any, path: Path) -> Path:
     return path
 
 
-def _mark(axis: Any, events: list[dict]) -> None:
-    """Vertical lines: alarms by severity, given orders in blue, rescues in black."""
+def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
+    """Vertical lines: alarms by severity, given orders in blue, rescues in black.
+
+    With `names` the first line of each danger, order and rescue says what it is, above the axis.
+    """
     axis.grid(alpha=0.25)
+    named: set[str] = set()
     for event in events:
         colour = SEVERITY_COLOURS.get(event.get("severity", ""), "tab:blue")
         if event["kind"] == "order" and not event["given"]:
@@ -133,6 +159,14 @@ def _mark(axis: Any, events: list[dict]) -> None:
         if event["kind"] == "rescue":
             colour = "black"
         axis.axvline(event["frames"], color=colour, alpha=0.5, linewidth=0.8)
+        # Names of what matters most only: the text must stay readable.
+        loud = event.get("severity", "danger") == "danger"
+        if names and loud and event["name"] not in named:
+            named.add(event["name"])
+            place = (event["frames"], 1.02 + 0.12 * (len(named) % 3))
+            axis.annotate(
+                event["name"], place, xycoords=("data", "axes fraction"), fontsize=6, color=colour
+            )
 
 
 def _series(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:
