@@ -16,6 +16,8 @@ from rl_twoclocks.diagnostics import Limits, limits
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
 
 URGENCIES = ("fine", *SEVERITIES)
+NARROW = 100
+"""Columns below which the table becomes a list."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,27 @@ class Report:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(show_lines=False, header_style="bold")
-        for column in ("symptom", "out of step", "reading", "healthy", "urgency", "change"):
-            table.add_column(column, overflow="fold")
-        for f in sorted(self.findings, key=lambda f: -URGENCIES.index(f.urgency)):
-            table.add_row(f.symptom, f.part, f.reading, f.healthy, f.urgency, f.change)
-        # A pipe has no width of its own; a table folded to 80 columns cannot be read.
+        worst_first = sorted(self.findings, key=lambda f: -URGENCIES.index(f.urgency))
+        # A pipe has no width of its own.
         console = Console(width=None if Console().is_terminal else 160)
         with console.capture() as captured:
             console.print(self.title, style="bold", highlight=False)
             for fact in self.facts:
                 console.print(f"  {fact}", highlight=False, soft_wrap=True)
-            console.print(table)
+            if console.width < NARROW:
+                # A table folded to so few columns cannot be read: what is not fine, line by line.
+                bad = [f for f in worst_first if f.urgency != "fine"]
+                for f in bad:
+                    text = f"{f.urgency.upper()} {f.symptom} ({f.part}): {f.reading}"
+                    console.print(f"{text}; healthy {f.healthy}. {f.change}", highlight=False)
+                console.print(f"{len(worst_first) - len(bad)} further signs are fine")
+            else:
+                table = Table(show_lines=False, header_style="bold")
+                for column in ("symptom", "out of step", "reading", "healthy", "urgency", "change"):
+                    table.add_column(column, overflow="fold")
+                for f in worst_first:
+                    table.add_row(f.symptom, f.part, f.reading, f.healthy, f.urgency, f.change)
+                console.print(table)
             for alarm in self.alarms:
                 console.print(
                     f"  {alarm['frames']:>12,}  {alarm['text']}", highlight=False, soft_wrap=True

@@ -17,7 +17,7 @@ from rl_twoclocks.diagnostics.limits import Limits
 
 WINDOW = 10
 """Rollouts in the rolling variance."""
-STEEP = 4.0
+STEEP = 8.0
 """Variance beyond this multiple of the alarm's level is no longer only to be watched."""
 ALERT = 1.5
 """The alert line lies at this multiple of the profile's mean."""

@@ -34,5 +34,5 @@ class Passes(Remembering):
         if not self.passes or self.passes >= wanted:
             self.passes = 0
             return None
-        what = f"{self.passes} passes instead of {wanted}"
+        what = f"{self.passes} of {wanted} passes"
         return Change(self.name, ", ".join(why) or "earlier order", what, {"passes": self.passes})

@@ -492,7 +492,7 @@ def test_events_say_what_was_ordered_or_would_have_been(
     given = mode == "guard"
     assert {row["given"] for row in got} == {given}
     verb = "ORDER" if given else "WOULD ORDER"
-    assert got[0]["text"] == f"{verb} passes: 1 passes instead of 2 (clip_fraction)"
+    assert got[0]["text"] == f"{verb} passes: 1 of 2 passes (clip_fraction)"
     # Passes are held to the end, trimming lasts as long as its alarm.
     series = rows(tmp_path)
     assert [row.get("order/passes") for row in series] == [None, 1.0, 1.0, 1.0, 1.0]

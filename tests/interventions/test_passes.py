@@ -22,7 +22,7 @@ def test_an_alarm_halves_the_passes(name: str) -> None:
     change = Passes(PassesConfig()).propose(view(on=alarms(name, severity="warn"), passes=10))
     assert change is not None
     assert change.fields == {"passes": 5}
-    assert change.what == "5 passes instead of 10"
+    assert change.what == "5 of 10 passes"
     assert change.why == name
 
 
