@@ -8,25 +8,32 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
+
+from rl_twoclocks.config_base import ConfigError, Group
+from rl_twoclocks.config_cures import InterventionsConfig
+
+__all__ = [
+    "AgcConfig",
+    "AlgoConfig",
+    "CheckpointConfig",
+    "ClockRatioConfig",
+    "ClocksConfig",
+    "CollectConfig",
+    "Config",
+    "ConfigError",
+    "DiagnosticsConfig",
+    "EvalConfig",
+    "InterventionsConfig",
+    "LoggerConfig",
+    "ModelConfig",
+    "NormalizeConfig",
+    "OptimConfig",
+    "TaskConfig",
+]
 
 
-class ConfigError(ValueError):
-    """The configuration cannot be run; the message names the key and the nearest right one."""
-
-
-class _Group(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        allow_inf_nan=False,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        populate_by_name=True,
-        protected_namespaces=(),
-    )
-
-
-class TaskConfig(_Group):
+class TaskConfig(Group):
     """What is to be learned: an environment and the family of the safe table it belongs to."""
 
     name: str
@@ -37,7 +44,7 @@ class TaskConfig(_Group):
     """Registered gymnasium id, e.g. `HalfCheetah-v5`."""
     import_: str | None = Field(default=None, alias="import")
     """Python module to import first, for environments that register themselves on import."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default={})
     """Keyword arguments of `gymnasium.make`."""
     frame_skip: int = Field(default=1, ge=1)
     """Simulator frames per agent decision; counts `simulator_frames`, does not change the task."""
@@ -45,14 +52,14 @@ class TaskConfig(_Group):
     """Time limit in decisions; null keeps the task's own."""
 
 
-class ClockRatioConfig(_Group):
+class ClockRatioConfig(Group):
     """What to do with a clock ratio above the cap of the family's row."""
 
     mode: Literal["observe", "warn", "enforce", "error"] = "warn"
     """observe: log only; warn: say so; enforce: lower B, then raise U; error: refuse to start."""
 
 
-class ClocksConfig(_Group):
+class ClocksConfig(Group):
     """The two clocks: how much data a round learns from and how much of it is fresh."""
 
     name: str = "custom"
@@ -68,7 +75,7 @@ class ClocksConfig(_Group):
     ratio: ClockRatioConfig = ClockRatioConfig()
 
 
-class AlgoConfig(_Group):
+class AlgoConfig(Group):
     """The objective."""
 
     name: str = "custom"
@@ -105,7 +112,7 @@ class AlgoConfig(_Group):
     """ewma: decay per optimizer step; the centre lags 1 / (1 - decay) - 1 steps. Larger: older."""
 
 
-class AgcConfig(_Group):
+class AgcConfig(Group):
     """Adaptive gradient clipping (Brock et al. 2021), unit-wise; heads, log-std, biases excluded."""
 
     enabled: bool = False
@@ -116,7 +123,7 @@ class AgcConfig(_Group):
     """Floor of the weight norm."""
 
 
-class OptimConfig(_Group):
+class OptimConfig(Group):
     """The optimizer and its gradient clipping."""
 
     name: str = "Adam"
@@ -128,19 +135,19 @@ class OptimConfig(_Group):
     anneal_frames: int | None = Field(default=None, ge=1)
     """Absolute frames at which schedules end; null: `total_frames` (then extending a run on resume
     stretches the schedule: the rate at the same frame rises)."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default={})
     """Further keyword arguments of the optimizer, e.g. `{eps: 1e-5}`."""
     max_grad_norm: float | None = Field(default=0.5, gt=0)
     """Global gradient norm above which gradients are scaled down; null: off."""
     agc: AgcConfig = AgcConfig()
 
 
-class ModelConfig(_Group):
+class ModelConfig(Group):
     """Actor and critic networks."""
 
     name: str = "mlp"
     """Preset name, used for the run directory."""
-    hidden: list[int] = [64, 64]
+    hidden: list[int] = Field(default=[64, 64])
     """Units per hidden layer, for the actor and the critic each."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -152,7 +159,7 @@ class ModelConfig(_Group):
     """Orthogonal gain of the actor's last layer. Larger: a more decided first policy."""
 
 
-class NormalizeConfig(_Group):
+class NormalizeConfig(Group):
     """Running statistics; they change only when a policy version is published."""
 
     observation: bool = True
@@ -170,7 +177,7 @@ class NormalizeConfig(_Group):
     """Scaled rewards are cut to plus or minus this (mode return only)."""
 
 
-class CollectConfig(_Group):
+class CollectConfig(Group):
     """Where frames come from."""
 
     name: str = "sync"
@@ -188,7 +195,7 @@ class CollectConfig(_Group):
     there, with the next state's value, instead of running on through the window."""
 
 
-class DiagnosticsConfig(_Group):
+class DiagnosticsConfig(Group):
     """What is measured each round. Nothing here changes training."""
 
     name: Literal["off", "minimal", "default", "full"] = "default"
@@ -201,149 +208,13 @@ class DiagnosticsConfig(_Group):
     """What the rollout entropy is taken of: observations, or observations and actions."""
     thresholds: Literal["calibrated", "seed"] = "calibrated"
     """Levels of the alarms: calibrated on real runs (docs/signs.md), or the write-ups' own numbers."""
-    limits: dict[str, float] = {}
+    limits: dict[str, float] = Field(default={})
     """Single levels to override, by the names in `rl_twoclocks.diagnostics.limits`."""
     pictures: bool = True
     """Draw entropy map, reward variance profile and clocks into the run directory at the end."""
 
 
-class TrimConfig(_Group):
-    """Entropy-gated batch trimming: below the gate, a round learns from part of its window."""
-
-    enabled: bool = True
-    """Allow it."""
-    fraction: float = Field(default=0.7, gt=0, le=1)
-    """Share of the frames that the round uses."""
-    keep: Literal["newest", "first", "rare"] = "newest"
-    """Which frames stay: the newest, the oldest, or those in the least visited cells. Advantages are
-    computed over the whole window first, so no trajectory is cut."""
-
-
-class ReseedConfig(_Group):
-    """Fresh episodes from a seeded stream when the data has lost its variety."""
-
-    enabled: bool = True
-    """Allow it."""
-    noise: float = Field(default=0.01, ge=0)
-    """Deviation of the noise on the next rollout's observations, in their running deviations."""
-    rest: int = Field(default=10, ge=1)
-    """Rounds between two reseedings."""
-
-
-class StepConfig(_Group):
-    """Smaller steps while the policy moves too far from its data; never above the tuned rate."""
-
-    enabled: bool = True
-    """Allow it, on an alarm."""
-    always: bool = False
-    """Scale steps from the first round on, alarm or not."""
-    kl_target: float = Field(default=0.02, gt=0)
-    """KL per minibatch to the proximal policy, in nats, that steps are scaled towards."""
-    ess_base: float = Field(default=0.9, gt=0, le=1)
-    """Effective sample size below which steps shrink as sqrt(ESS / base)."""
-    kl_stop: float = Field(default=0.1, gt=0)
-    """KL at which a round stops while this cure is on."""
-    hold: int = Field(default=20, ge=1)
-    """Rounds for which it stays on after the alarm ended."""
-
-
-class ClipConfig(_Group):
-    """A tighter bound on the gradient's norm while a layer's gradient stays high."""
-
-    enabled: bool = True
-    """Allow it."""
-    factor: float = Field(default=0.5, gt=0, lt=1)
-    """The bound is multiplied by this."""
-    hold: int = Field(default=20, ge=1)
-    """Rounds for which it stays on after the alarm ended."""
-
-
-class RatioConfig(_Group):
-    """Online clock-ratio enforcement: a smaller window, then more fresh frames per version."""
-
-    enabled: bool = True
-    """Allow it, when data is too old for its policy."""
-    rest: int = Field(default=20, ge=1)
-    """Rounds between two changes."""
-
-
-class PassesConfig(_Group):
-    """Fewer passes while the policy overfits to its window."""
-
-    enabled: bool = True
-    """Allow it."""
-    rest: int = Field(default=10, ge=1)
-    """Rounds between two changes, down or back up."""
-
-
-class WidthConfig(_Group):
-    """An entropy bonus that holds a least width of the policy."""
-
-    enabled: bool = True
-    """Allow it."""
-    std: float = Field(default=0.05, gt=0)
-    """Gaussian: least mean deviation before squashing."""
-    fraction: float = Field(default=0.02, gt=0, lt=1)
-    """Categorical: least entropy as a share of its maximum."""
-    coeff: float = Field(default=0.001, gt=0)
-    """First weight of the bonus; grows by half per round while the policy is too narrow."""
-    max_coeff: float = Field(default=0.05, gt=0)
-    """Largest weight."""
-
-
-class MemoryConfig(_Group):
-    """Free what can be freed when memory creeps."""
-
-    enabled: bool = True
-    """Allow it."""
-    rest: int = Field(default=50, ge=1)
-    """Rounds between two attempts."""
-
-
-class RescueConfig(_Group):
-    """Go back before a reward cliff, and carry on with slower clocks and smaller steps."""
-
-    enabled: bool = True
-    """Allow it."""
-    most: int = Field(default=6, ge=0)
-    """At most this many times in a run."""
-    before: int = Field(default=10, ge=1)
-    """Rollouts before the cliff from which the state is taken."""
-    every: int = Field(default=5, ge=1)
-    """Rounds between two states kept to go back to."""
-    shrink: float = Field(default=0.25, gt=0, le=1)
-    """U and B are multiplied by this (2000 -> 500), within the family's band; B never shrinks less."""
-    step: float = Field(default=0.25, gt=0, le=1)
-    """The learning rate is multiplied by this at every rescue; 1 with `shrink` 1 is rollback alone."""
-    entropy_coeff: float = Field(default=0.01, ge=0)
-    """Least weight of the entropy bonus after a rescue."""
-
-
-class InterventionsConfig(_Group):
-    """What may change training: the governor and its cures."""
-
-    name: str = "custom"
-    """Preset name."""
-    governor: Literal["off", "observe", "guard"] = "guard"
-    """off: none; observe: say what would be ordered, order nothing; guard: order it."""
-    trim: TrimConfig = TrimConfig()
-    reseed: ReseedConfig = ReseedConfig()
-    step: StepConfig = StepConfig()
-    clip: ClipConfig = ClipConfig()
-    ratio: RatioConfig = RatioConfig()
-    passes: PassesConfig = PassesConfig()
-    width: WidthConfig = WidthConfig()
-    memory: MemoryConfig = MemoryConfig()
-    rescue: RescueConfig = RescueConfig()
-    kl_stop: bool = True
-    """Honour `algo.target_kl`."""
-    on_nonfinite: Literal["stop", "skip", "rescue"] = "rescue"
-    """A loss or gradient that is not finite: end the run before the step, skip the step and count it,
-    or go back as on a reward cliff, if the governor may and there is a state to go back to (else end).
-    Observations and rewards that are not finite always end the run."""
-
-
-class LoggerConfig(_Group):
+class LoggerConfig(Group):
     """Where metrics go. `metrics.jsonl` in the run directory is always written."""
 
     name: str = "wandb"
@@ -362,7 +233,7 @@ class LoggerConfig(_Group):
     """W&B team or user; null: your default one."""
     group: str | None = None
     """W&B group, to gather the seeds of one experiment."""
-    tags: list[str] = []
+    tags: list[str] = Field(default=[])
     """W&B tags."""
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: online if an API key is at hand, otherwise offline."""
@@ -374,7 +245,7 @@ class LoggerConfig(_Group):
     """Let W&B read the TensorBoard files instead (needs `tensorboard`)."""
 
 
-class CheckpointConfig(_Group):
+class CheckpointConfig(Group):
     """When the run's state is saved."""
 
     every_frames: int | None = Field(default=None, ge=1)
@@ -388,7 +259,7 @@ class CheckpointConfig(_Group):
     simulator's state cannot be saved."""
 
 
-class EvalConfig(_Group):
+class EvalConfig(Group):
     """Evaluation on environments, normaliser copy and random stream of its own."""
 
     every_frames: int | None = Field(default=None, ge=1)
@@ -405,7 +276,7 @@ class EvalConfig(_Group):
     """Seed of the evaluation episodes; null: derived from the run's seed."""
 
 
-class Config(_Group):
+class Config(Group):
     """A whole run."""
 
     task: TaskConfig
@@ -438,73 +309,3 @@ class Config(_Group):
     logger: LoggerConfig = LoggerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
-
-
-class EvalCommandConfig(_Group):
-    """The evaluation command."""
-
-    checkpoint: str
-    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
-    episodes: int = Field(default=10, ge=1)
-    """Episodes for the deterministic and for the stochastic policy each."""
-    num_envs: int = Field(default=10, ge=1)
-    """Environments stepped together; at most `episodes` are used."""
-    seed: int | None = None
-    """Seed of the episodes; null: as in the evaluations of the run itself."""
-    video: bool = False
-    """Write an MP4 of one episode of the deterministic policy, without a display."""
-    video_path: str | None = None
-    """Where to; null: beside the checkpoint."""
-
-
-class ExportCommandConfig(_Group):
-    """The export command."""
-
-    checkpoint: str
-    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
-    format: Literal["onnx", "torch", "both"] = "both"
-    """What to write: ONNX, a `torch.export` program, or both."""
-    out: str | None = None
-    """Folder to write to; null: `export/` beside the checkpoint."""
-
-
-class AxisConfig(_Group):
-    """One axis of a search space: choices, or a range."""
-
-    choices: list[Any] | None = None
-    """Values to choose from."""
-    low: float | None = None
-    """Lower end of a range."""
-    high: float | None = None
-    """Upper end of a range."""
-    log: bool = False
-    """Draw the exponent evenly instead of the value."""
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> AxisConfig:
-        if (self.choices is None) == (self.low is None or self.high is None):
-            raise ValueError("an axis needs either `choices`, or `low` and `high`")
-        if self.choices is not None and not self.choices:
-            raise ValueError("an axis needs at least one choice")
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        if self.log and self.low is not None and self.low <= 0:
-            raise ValueError("the logarithm needs low above 0")
-        return self
-
-
-class SweepConfig(_Group):
-    """A search (`sweep=optuna`); `sweep.trials=10` and so on change it."""
-
-    trials: int = Field(default=30, ge=1)
-    """Runs in all, the configuration as it stands included."""
-    jobs: int = Field(default=1, ge=1)
-    """Runs at a time, one thread each."""
-    seed: int = Field(default=101, ge=0)
-    """Seed of every trial and of the sampler: report results on other seeds."""
-    startup_trials: int = Field(default=8, ge=1)
-    """Random trials before the sampler learns from them and the pruner acts."""
-    directory: str = "runs/sweeps"
-    """Where sweeps go."""
-    space: dict[str, AxisConfig]
-    """Key of the configuration: its axis."""

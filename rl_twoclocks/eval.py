@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_twoclocks.cli import run_plain
-from rl_twoclocks.config import Config, ConfigError, EvalCommandConfig
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config_commands import EvalCommandConfig
 
 
 def main() -> None:

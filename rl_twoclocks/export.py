@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_twoclocks.cli import run_plain
-from rl_twoclocks.config import ConfigError, ExportCommandConfig
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config_commands import ExportCommandConfig
 
 AGREE = 1e-5
 """Largest difference between an exported action and the policy's, relative to its range."""

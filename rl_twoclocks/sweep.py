@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rl_twoclocks.config import AxisConfig, ConfigError, SweepConfig
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config_commands import AxisConfig, SweepConfig
 
 if TYPE_CHECKING:
     import optuna

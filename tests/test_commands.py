@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rl_twoclocks import state
-from rl_twoclocks.config import Config, EvalCommandConfig
+from rl_twoclocks.config import Config
+from rl_twoclocks.config_commands import EvalCommandConfig
 from rl_twoclocks.configure import groups, schema_keys
 from rl_twoclocks.help import help_text
 from tests.command_envs import ROOT, command, environment, rows, tiny, walk

@@ -11,7 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import BaseModel
 
 from rl_twoclocks import compose
-from rl_twoclocks.config import Config, EvalCommandConfig
+from rl_twoclocks.config import Config
+from rl_twoclocks.config_commands import EvalCommandConfig
 from rl_twoclocks.configure import check_overrides, config_dir, groups, schema_keys, validate
 from rl_twoclocks.rundir import plain
 from rl_twoclocks.safety import settle

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rl_twoclocks
-from rl_twoclocks.config import EvalCommandConfig
+from rl_twoclocks.config_commands import EvalCommandConfig
 from rl_twoclocks.eval import evaluate_checkpoint
 from rl_twoclocks.evaluate import Evaluator
 from rl_twoclocks.normalize import Normalizer

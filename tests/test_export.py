@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_twoclocks.config import ExportCommandConfig
+from rl_twoclocks.config_commands import ExportCommandConfig
 from rl_twoclocks.eval import find
 from rl_twoclocks.export import DeployedPolicy, export, random_observations
 from rl_twoclocks.record import checkpoint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from rl_twoclocks.config import ClipConfig
+from rl_twoclocks.config_cures import ClipConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

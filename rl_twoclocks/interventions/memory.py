@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from rl_twoclocks.config import MemoryConfig
+from rl_twoclocks.config_cures import MemoryConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rl_twoclocks.config import RatioConfig
+from rl_twoclocks.config_cures import RatioConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO

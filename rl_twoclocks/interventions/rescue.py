@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from rl_twoclocks.config import Config, RescueConfig
+from rl_twoclocks.config import Config
+from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO, SafeRow

@@ -6,7 +6,7 @@ reproducible. Source: the two-clocks write-up, stage one.
 
 from __future__ import annotations
 
-from rl_twoclocks.config import ReseedConfig
+from rl_twoclocks.config_cures import ReseedConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

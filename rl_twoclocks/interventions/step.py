@@ -6,7 +6,7 @@ cure switches them on and off. The step never exceeds the tuned learning rate.
 
 from __future__ import annotations
 
-from rl_twoclocks.config import StepConfig
+from rl_twoclocks.config_cures import StepConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_twoclocks.config import TrimConfig
+from rl_twoclocks.config_cures import TrimConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

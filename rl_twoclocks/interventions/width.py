@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_twoclocks.config import WidthConfig
+from rl_twoclocks.config_cures import WidthConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 

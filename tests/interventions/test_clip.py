@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rl_twoclocks.config import ClipConfig
+from rl_twoclocks.config_cures import ClipConfig
 from rl_twoclocks.interventions.clip import Clip
 from tests.interventions.views import alarms, controls, view
 

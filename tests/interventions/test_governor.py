@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from rl_twoclocks.config import InterventionsConfig, RescueConfig
+from rl_twoclocks.config import InterventionsConfig
+from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.diagnostics import History
 from rl_twoclocks.interventions import Governor
 from tests.interventions.views import alarms, config, controls, view

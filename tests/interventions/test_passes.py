@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_twoclocks.config import PassesConfig
+from rl_twoclocks.config_cures import PassesConfig
 from rl_twoclocks.interventions.passes import Passes
 from tests.interventions.views import alarms, view
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_twoclocks.config import RatioConfig
+from rl_twoclocks.config_cures import RatioConfig
 from rl_twoclocks.interventions.ratio import Ratio, within
 from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO
 from tests.interventions.views import alarms, config, view

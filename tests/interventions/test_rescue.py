@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from rl_twoclocks.config import RescueConfig
+from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.interventions import Snapshots
 from rl_twoclocks.interventions.rescue import Rescue, shrunk
 from rl_twoclocks.safety import SAFE_TABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_twoclocks.config import ReseedConfig
+from rl_twoclocks.config_cures import ReseedConfig
 from rl_twoclocks.interventions.reseed import Reseed
 from tests.interventions.views import alarms, view
 

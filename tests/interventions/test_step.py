@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rl_twoclocks.config import StepConfig
+from rl_twoclocks.config_cures import StepConfig
 from rl_twoclocks.interventions.step import Step
 from tests.interventions.views import alarms, controls, view
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_twoclocks.config import TrimConfig
+from rl_twoclocks.config_cures import TrimConfig
 from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.interventions.trim import Trim, kept_frames
 from rl_twoclocks.learner import Learner, Round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_twoclocks.config import WidthConfig
+from rl_twoclocks.config_cures import WidthConfig
 from rl_twoclocks.diagnostics import History
 from rl_twoclocks.interventions.width import Width
 from tests.interventions.views import controls, view

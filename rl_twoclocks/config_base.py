@@ -1,0 +1,22 @@
+"""What every group of the configuration shares."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be run; the message names the key and the nearest right one."""
+
+
+class Group(BaseModel):
+    """A frozen group of keys; docstrings of its fields are its help text."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        allow_inf_nan=False,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )

@@ -1,0 +1,79 @@
+"""The configuration of the commands beside training: evaluation, export, searches."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rl_twoclocks.config_base import Group
+
+
+class EvalCommandConfig(Group):
+    """The evaluation command."""
+
+    checkpoint: str
+    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
+    episodes: int = Field(default=10, ge=1)
+    """Episodes for the deterministic and for the stochastic policy each."""
+    num_envs: int = Field(default=10, ge=1)
+    """Environments stepped together; at most `episodes` are used."""
+    seed: int | None = None
+    """Seed of the episodes; null: as in the evaluations of the run itself."""
+    video: bool = False
+    """Write an MP4 of one episode of the deterministic policy, without a display."""
+    video_path: str | None = None
+    """Where to; null: beside the checkpoint."""
+
+
+class ExportCommandConfig(Group):
+    """The export command."""
+
+    checkpoint: str
+    """A checkpoint file, or a run directory (its best checkpoint, else its newest)."""
+    format: Literal["onnx", "torch", "both"] = "both"
+    """What to write: ONNX, a `torch.export` program, or both."""
+    out: str | None = None
+    """Folder to write to; null: `export/` beside the checkpoint."""
+
+
+class AxisConfig(Group):
+    """One axis of a search space: choices, or a range."""
+
+    choices: list[Any] | None = None
+    """Values to choose from."""
+    low: float | None = None
+    """Lower end of a range."""
+    high: float | None = None
+    """Upper end of a range."""
+    log: bool = False
+    """Draw the exponent evenly instead of the value."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> AxisConfig:
+        if (self.choices is None) == (self.low is None or self.high is None):
+            raise ValueError("an axis needs either `choices`, or `low` and `high`")
+        if self.choices is not None and not self.choices:
+            raise ValueError("an axis needs at least one choice")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and self.low is not None and self.low <= 0:
+            raise ValueError("the logarithm needs low above 0")
+        return self
+
+
+class SweepConfig(Group):
+    """A search (`sweep=optuna`); `sweep.trials=10` and so on change it."""
+
+    trials: int = Field(default=30, ge=1)
+    """Runs in all, the configuration as it stands included."""
+    jobs: int = Field(default=1, ge=1)
+    """Runs at a time, one thread each."""
+    seed: int = Field(default=101, ge=0)
+    """Seed of every trial and of the sampler: report results on other seeds."""
+    startup_trials: int = Field(default=8, ge=1)
+    """Random trials before the sampler learns from them and the pruner acts."""
+    directory: str = "runs/sweeps"
+    """Where sweeps go."""
+    space: dict[str, AxisConfig]
+    """Key of the configuration: its axis."""
