@@ -76,8 +76,7 @@ class Steering:
         if not (wanted and self.rescues and cure and cure.left and self.snapshots.kept):
             raise error
         self.events.note("nonfinite", str(error), self.parts.clocks)
-        cure.count += 1
-        cure.last = self.diagnose.history.round
+        cure.begin(self.diagnose.history.round)
         self.rescue()
         return replace(orders, rescue=True)
 

@@ -195,7 +195,7 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
 
 def table(runs: Path, out: Path | None) -> None:
     """Print and write fault x alarm: detected, rounds from planting to alarm, lead time."""
-    from rl_twoclocks.diagnostics.cliff import rounds_below
+    from rl_twoclocks.diagnostics.cliff import collapsed
     from rl_twoclocks.record import read_metrics
 
     rows = []
@@ -218,7 +218,7 @@ def table(runs: Path, out: Path | None) -> None:
             (
                 evaluations[i][0]
                 for i in range(len(evaluations))
-                if rounds_below([r for _, r in evaluations[: i + 1]], first) >= 3
+                if collapsed([r for _, r in evaluations[: i + 1]], first)
             ),
             None,
         )

@@ -68,16 +68,14 @@ def train(runs: Path, arm: str, seed: int) -> int:
 
 def judge(place: Path) -> dict[str, object]:
     """Apply the rule to one run."""
-    from rl_twoclocks.diagnostics.cliff import rounds_below
+    from rl_twoclocks.diagnostics.cliff import collapsed
     from rl_twoclocks.record import read_metrics
 
     rows = read_metrics(place / "metrics.jsonl")
     events = read_metrics(place / "events.jsonl")
     points = [(r["frames"], r["eval/return_mean"]) for r in rows if "eval/return_mean" in r]
     values = [value for _, value in points]
-    fallen = [
-        points[i][0] for i in range(len(values)) if rounds_below(values[: i + 1], RANDOM) >= 3
-    ]
+    fallen = [points[i][0] for i in range(len(values)) if collapsed(values[: i + 1], RANDOM)]
     fallen += [e["frames"] for e in events if e["name"] in ("reward_cliff", "nonfinite")]
     fall = min(fallen, default=None)
     best = max((v for f, v in points if fall is None or f <= fall), default=RANDOM)

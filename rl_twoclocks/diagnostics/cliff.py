@@ -40,9 +40,11 @@ def rounds_below(
     return int(x.size - 1 - still[-1]) if still.size else int(x.size)
 
 
-def collapsed(evaluations: Sequence[float] | np.ndarray, random: float) -> bool:
+def collapsed(
+    evaluations: Sequence[float] | np.ndarray, random: float, best: float = -np.inf
+) -> bool:
     """The one definition of collapse: score below half of its running maximum, three times in a row."""
-    return rounds_below(evaluations, random) >= 3
+    return rounds_below(evaluations, random, best=best) >= 3
 
 
 def smoothed(returns: Sequence[float] | np.ndarray, window: int = 5) -> np.ndarray:
@@ -109,7 +111,7 @@ def collapse_alarm(history: History, limits: Limits) -> Alarm | None:
     noise = max(_noise(history), 2 * history.newest("eval/return_std", 0.0))
     if history.highest(name) - float(random[0]) < noise:
         return None
-    if rounds_below(evaluations, float(random[0]), best=_earlier_best(history, name)) < 3:
+    if not collapsed(evaluations, float(random[0]), _earlier_best(history, name)):
         return None
     return Alarm(
         "collapse",

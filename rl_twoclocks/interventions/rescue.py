@@ -16,7 +16,7 @@ from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
-from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO, SafeRow
+from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO
 
 SMALLEST_U = 256
 """Least U, frames, for families without a row of their own."""
@@ -38,6 +38,11 @@ class Rescue(Remembering):
         """Whether another rescue is allowed."""
         return self.count < self.config.most
 
+    def begin(self, now: int) -> None:
+        """Count a rescue in round `now`; from then on its clocks and steps hold."""
+        self.count += 1
+        self.last = now
+
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
@@ -45,8 +50,7 @@ class Rescue(Remembering):
         rested = self.last < 0 or view.round - self.last > self.config.before
         rescue = bool(why) and rested and self.left
         if rescue:
-            self.count += 1
-            self.last = view.round
+            self.begin(view.round)
         if not self.count:
             return None
         if self.config.shrink == self.config.step == 1.0:
@@ -89,19 +93,12 @@ def shrunk(config: Config, factor: float, count: int = 1) -> tuple[int, int]:
     floor = max(row.update_frequency[0] if row else SMALLEST_U, c.minibatch_size)
     floor = min(-(-floor // n) * n, c.update_frequency)
     frequency = max(int(c.update_frequency * factor) // n * n, floor)
-    if (
-        c.batch_size * 1.0 <= _cap(row, count) * c.update_frequency
-        and frequency == c.update_frequency
-    ):
-        return c.batch_size, frequency
-    ratio = max(1.0, min(c.batch_size / c.update_frequency, _cap(row, count)))
-    batch = max(int(ratio * frequency) // n * n, frequency)
+    cap = (row.ratio_cap if row else WATCH_RATIO) * 0.5 ** (count - 1)
+    # In integers: B / U x U may fall one short of B.
+    wanted = min(c.batch_size * frequency // c.update_frequency, int(cap * frequency))
+    batch = max(wanted // n * n, frequency)
     smallest = -(-c.minibatch_size // n) * n
     return max(batch, smallest), frequency
-
-
-def _cap(row: SafeRow | None, count: int) -> float:
-    return (row.ratio_cap if row else WATCH_RATIO) * 0.5 ** (count - 1)
 
 
 CLOSE = 0.1
