@@ -10,8 +10,9 @@ from torchrl.collectors import Collector
 
 from rl_twoclocks.clocks import Clocks
 from rl_twoclocks.collect import BehaviourPolicy, Episodes, make_collector
-from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config import CollectConfig, Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
+from rl_twoclocks.evaluate import under_changed_conditions
 from rl_twoclocks.learner import Learner
 from rl_twoclocks.models import ActionMap, ActorCritic
 from rl_twoclocks.normalize import Normalizer
@@ -97,6 +98,10 @@ def build(config: Config, derived: Derived) -> Parts:
         config.num_envs,
         env_seeds(config.seed, "environment", config.num_envs),
     )
+    if config.eval.enabled and config.eval.changed:
+        # Conditions that cannot be had are found out now, not at the first evaluation.
+        changed = under_changed_conditions(config)
+        make_env(changed.task, CollectConfig(), 1, env_seeds(config.seed, "check", 1)).close()
     shape = env.observation_spec["observation"].shape[1:]
     model = ActorCritic(shape, env.action_spec, config.model, generator(config.seed, "weights"))
     flat = FlatParameters(model.to(device))

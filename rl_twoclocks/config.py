@@ -274,6 +274,9 @@ class EvalConfig(Group):
     """Act by the mode of the distribution; false: sample."""
     seed: int | None = None
     """Seed of the evaluation episodes; null: derived from the run's seed."""
+    changed: dict[str, Any] = Field(default={})
+    """Keyword arguments of the task that differ in a second evaluation, e.g.
+    `{reset_noise_scale: 0.3}`: does the policy hold where conditions are not those of training?"""
 
 
 class Config(Group):

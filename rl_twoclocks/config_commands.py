@@ -20,6 +20,8 @@ class EvalCommandConfig(Group):
     """Environments stepped together; at most `episodes` are used."""
     seed: int | None = None
     """Seed of the episodes; null: as in the evaluations of the run itself."""
+    changed: dict[str, Any] = Field(default={})
+    """Keyword arguments of the task that differ from those of training."""
     video: bool = False
     """Write an MP4 of one episode of the deterministic policy, without a display."""
     video_path: str | None = None

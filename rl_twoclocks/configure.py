@@ -102,13 +102,14 @@ def _missing(values: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-FREE = ("kwargs", "limits")
+FREE = ("kwargs", "limits", "changed")
 """Ends of the keys whose values are free-form dictionaries."""
 
 
 def free_form(overrides: Sequence[str]) -> list[str]:
     """Let keys of free-form dictionaries be set without Hydra's `++`, whether or not they exist."""
-    free = tuple(f"{key}." for key, _ in schema_keys() if key.endswith(FREE))
+    keys = [key for key, _ in schema_keys() if key.endswith(FREE)]
+    free = tuple(key + sign for key in keys for sign in ".=")
     return [f"++{text}" if text.startswith(free) else text for text in overrides]
 
 

@@ -27,6 +27,7 @@ from rl_twoclocks.diagnostics import (
 )
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
+from rl_twoclocks.diagnostics.cliff import REWARD, pace_readings
 from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
@@ -82,6 +83,7 @@ class Diagnose:
                 self.begun += self.panel.take([alarm], self.history.round)
         if self.level > 1:
             readings |= self._data(window, ready)
+            readings |= pace_readings(rollout["reward"], rollout["terminated"])
         self._take(readings)
         self.seconds = time.perf_counter() - started
         return readings
@@ -268,7 +270,7 @@ class Diagnose:
 
     def forget(self, score: float) -> None:
         """Start anew after a rescue to a state with that smoothed return; the grid stays."""
-        self.history.forget({RETURN: score, SMOOTHED: score})
+        self.history.forget({RETURN: score, SMOOTHED: score, REWARD: float("nan")})
         self.panel.clear()
         self.counts = None
 

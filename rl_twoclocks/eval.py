@@ -75,7 +75,7 @@ def find(path: Path) -> Path:
 def _evaluate(
     command: EvalCommandConfig, config: Config, saved: dict[str, Any], deterministic: bool
 ) -> Any:
-    from rl_twoclocks.evaluate import Evaluator
+    from rl_twoclocks.evaluate import Evaluator, under_changed_conditions
     from rl_twoclocks.state import learned
 
     seed = config.eval.seed if command.seed is None else command.seed
@@ -84,9 +84,10 @@ def _evaluate(
         "num_envs": command.num_envs,
         "deterministic": deterministic,
         "seed": seed,
+        "changed": command.changed,
     }
     config = config.model_copy(update={"eval": config.eval.model_copy(update=changes)})
-    evaluator = Evaluator(config)
+    evaluator = Evaluator(under_changed_conditions(config))
     try:
         return evaluator(*learned(config, evaluator.policy, saved))
     finally:

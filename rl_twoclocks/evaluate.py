@@ -28,16 +28,17 @@ class Evaluation:
         """Mean return."""
         return float(np.mean(self.returns))
 
-    def readings(self) -> dict[str, float]:
+    def readings(self, prefix: str = "eval/") -> dict[str, float]:
         """`eval/*` metrics."""
-        return {
-            "eval/return_mean": self.mean,
-            "eval/return_std": float(np.std(self.returns)),
-            "eval/return_min": float(np.min(self.returns)),
-            "eval/return_max": float(np.max(self.returns)),
-            "eval/length_mean": float(np.mean(self.lengths)),
-            "eval/episodes": len(self.returns),
+        values = {
+            "return_mean": self.mean,
+            "return_std": float(np.std(self.returns)),
+            "return_min": float(np.min(self.returns)),
+            "return_max": float(np.max(self.returns)),
+            "length_mean": float(np.mean(self.lengths)),
+            "episodes": len(self.returns),
         }
+        return {prefix + name: value for name, value in values.items()}
 
 
 def evaluate(
@@ -80,6 +81,12 @@ def evaluate(
             total[i], length[i] = 0.0, 0
     flat = [episode for r in results for episode in r]
     return Evaluation([r for r, _ in flat], [k for _, k in flat])
+
+
+def under_changed_conditions(config: Config) -> Config:
+    """The same run with the task's keyword arguments that `eval.changed` names replaced."""
+    kwargs = config.task.kwargs | config.eval.changed
+    return config.model_copy(update={"task": config.task.model_copy(update={"kwargs": kwargs})})
 
 
 class Evaluator:

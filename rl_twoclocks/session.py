@@ -19,7 +19,7 @@ from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.envs import NonFiniteError
-from rl_twoclocks.evaluate import Evaluator
+from rl_twoclocks.evaluate import Evaluator, under_changed_conditions
 from rl_twoclocks.learner import Round
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
@@ -73,7 +73,7 @@ class Session:
         )
         self.loggers = make_loggers(config.logger, info)
         self.display = Display(config.logger.display, derived.frames, run_name(config))
-        self.evaluator: Evaluator | None = None
+        self.evaluators: dict[str, Evaluator] = {}
         self.collector: Collector | None = None
         self._batches: Iterator[TensorDictBase] = iter(())
         self.watched: ActorCritic | None = None
@@ -117,8 +117,8 @@ class Session:
             (self.directory / "error.txt").unlink(missing_ok=True)
         if self.collector is not None:
             self.collector.shutdown()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        for evaluator in self.evaluators.values():
+            evaluator.close()
         self.display.close()
         self.events.close()
         self.loggers.close(exit_code=1 if error is not None else 0)
@@ -284,15 +284,20 @@ class Session:
 
     def _evaluate(self, readings: dict[str, float], stop: StopSignal) -> bool:
         started = time.perf_counter()
-        if self.evaluator is None:
-            self.evaluator = Evaluator(self.config)
-        parts = self.parts
-        with self.name_place("in evaluation, "):
-            result = self.evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
-        if result is None:
-            return False
-        self.last_readings = result.readings()
-        readings |= self.last_readings
+        if not self.evaluators:
+            self.evaluators["eval/"] = Evaluator(self.config)
+            if self.config.eval.changed:
+                changed = under_changed_conditions(self.config)
+                self.evaluators["eval/changed_"] = Evaluator(changed)
+        parts, found = self.parts, dict[str, float]()
+        for prefix, evaluator in self.evaluators.items():
+            with self.name_place("in evaluation, "):
+                result = evaluator(parts.flat.vector, parts.normalizer, lambda: bool(stop))
+            if result is None:
+                return False
+            found |= result.readings(prefix)
+        self.last_readings = found
+        readings |= found
         readings["time/eval_seconds"] = time.perf_counter() - started
         return True
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
+
+REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
+
+
+def pace_readings(reward: Tensor, terminated: Tensor) -> dict[str, float]:
+    """Mean reward per frame and number of terminations in a rollout, raw rewards and ends [N, T].
+
+    Where episodes end by their time limit alone, the pace is the return over the limit, and is known
+    in every round, not only when an episode ends.
+    """
+    return {REWARD: float(reward.mean()), TERMINATIONS: float(terminated.sum())}
 
 
 def normalised_score(value: float, random: float, healthy: float) -> float:
@@ -64,9 +76,9 @@ def score_now(history: History) -> float:
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
-def _noise(history: History) -> float:
-    """Three times the usual difference between the returns of two rounds."""
-    returns = history.series(RETURN)
+def _noise(history: History, name: str = RETURN) -> float:
+    """Three times the usual difference between the values of two rounds."""
+    returns = history.series(name)
     return 3 * float(np.median(np.abs(np.diff(returns)))) if returns.size > 1 else 0.0
 
 
@@ -96,6 +108,32 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
         "danger",
         {"return": newest, "best": best, "rollouts below half": float(below)},
         "the return fell below half of its best and did not come back;",
+        "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
+    )
+
+
+def pace_alarm(history: History, limits: Limits) -> Alarm | None:
+    """The reward per frame fell off its height for as long as an episode takes.
+
+    Long episodes that end by their time limit tell a fall by their returns only much later.
+    """
+    pace, ends = history.series(REWARD), history.rounds(RETURN)
+    if REWARD not in history or ends.size < 3 or history.series(TERMINATIONS).any():
+        return None
+    # Within an episode the pace has its own course: a fall is one that outlasts an episode.
+    episode = float(np.median(np.diff(ends)))
+    needed = int(max(limits.cliff_rounds, episode))
+    if pace.size < 2 * needed:
+        return None
+    smooth, first = smoothed(pace), float(history.start(REWARD)[0])
+    best = smooth[:-needed].max()
+    if best - smooth[-1] < _noise(history, REWARD) or rounds_below(smooth, first) < needed:
+        return None
+    return Alarm(
+        "reward_cliff",
+        "danger",
+        {"reward per frame": float(smooth[-1]), "best": float(best), "rounds": float(needed)},
+        "the reward per frame fell below half of its best for longer than an episode;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.cliff import cliff_alarm, collapse_alarm
+from rl_twoclocks.diagnostics.cliff import cliff_alarm, collapse_alarm, pace_alarm
 from rl_twoclocks.diagnostics.clock_signs import lag_alarm, publish_alarm, ratio_alarm
 from rl_twoclocks.diagnostics.deployment import deployment_alarm
 from rl_twoclocks.diagnostics.gradients import alignment_alarm, gradient_alarm
@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     periodic_alarm,
     staircase_alarm,
     cliff_alarm,
+    pace_alarm,
     collapse_alarm,
     deployment_alarm,
     dead_alarm,

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from rl_twoclocks.diagnostics import CALIBRATED
 from rl_twoclocks.diagnostics.cliff import (
@@ -11,11 +12,13 @@ from rl_twoclocks.diagnostics.cliff import (
     collapse_alarm,
     collapsed,
     normalised_score,
+    pace_alarm,
+    pace_readings,
     rounds_below,
     score_now,
     smoothed,
 )
-from rl_twoclocks.diagnostics.history import KEEP
+from rl_twoclocks.diagnostics.history import KEEP, RETURN, History
 from tests.diagnostics.histories import recorded
 
 
@@ -265,3 +268,53 @@ def test_cliff_alarm_after_a_rescue_measures_from_the_start_and_the_restored_sta
         raised = cliff_alarm(history, CALIBRATED) is not None
         # As many returns as a cliff needs, and as any judgement needs.
         assert raised is (k >= 7)
+
+
+def _paced(pace: list[float], episode: int, terminations: float = 0.0) -> History:
+    """One reward per frame a round; a return at the end of every `episode` rounds."""
+    history = History()
+    for number, value in enumerate(pace):
+        history.next_round()
+        history.add({"diag/reward_mean": value, "diag/terminations": terminations})
+        if number % episode == episode - 1:
+            history.add({RETURN: sum(pace[number - episode + 1 : number + 1])})
+    return history
+
+
+def _climb(rounds: int) -> list[float]:
+    return list(np.linspace(-0.3, 4.0, rounds))
+
+
+@pytest.mark.parametrize(("after", "sees"), [(16, False), (18, True), (40, True)])
+def test_pace_alarm_waits_for_one_episode_and_no_longer(after: int, sees: bool) -> None:
+    # Two rounds more, until the running median over five rounds has fallen too.
+    alarm = pace_alarm(_paced(_climb(64) + [0.0] * after, episode=16), CALIBRATED)
+    assert (alarm is not None) is sees
+    if alarm is not None:
+        assert alarm.name == "reward_cliff"
+        assert alarm.severity == "danger"
+        assert alarm.values["rounds"] == 16
+
+
+def test_pace_alarm_is_silent_where_episodes_end_early() -> None:
+    history = _paced(_climb(64) + [0.0] * 40, episode=16, terminations=1.0)
+    assert pace_alarm(history, CALIBRATED) is None
+
+
+def test_pace_alarm_takes_the_course_within_an_episode_for_no_fall() -> None:
+    # Swinging up costs the first half of every episode, however good the policy.
+    episode = [-8.0] * 8 + [0.0] * 8
+    climbing = [x - 8.0 * (1 - i / 160) for i, x in enumerate(episode * 10)]
+    for rounds in range(20, 161):
+        assert pace_alarm(_paced(climbing[:rounds], episode=16), CALIBRATED) is None
+
+
+@pytest.mark.parametrize("rounds", [1, 8, 31])
+def test_pace_alarm_is_silent_before_it_knows_two_episodes(rounds: int) -> None:
+    assert pace_alarm(_paced([4.0] * 2 + [0.0] * (rounds - 1), episode=16), CALIBRATED) is None
+
+
+def test_pace_readings_are_the_mean_reward_and_the_count_of_terminations() -> None:
+    reward = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+    ends = torch.tensor([[False, True], [False, True]])
+    assert pace_readings(reward, ends) == {"diag/reward_mean": 3.0, "diag/terminations": 2.0}
