@@ -11,28 +11,14 @@ from typing import Any
 import torch
 import yaml
 
+from rl_twoclocks.checks import Finding, checks
 from rl_twoclocks.config import Config, ConfigError
-from rl_twoclocks.diagnostics import Limits, limits
+from rl_twoclocks.diagnostics import limits
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
 
 URGENCIES = ("fine", *SEVERITIES)
 NARROW = 100
 """Columns below which the table becomes a list."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One row of the five-minute table."""
-
-    symptom: str
-    part: str
-    """The part that is out of step: data, policy, critic, gradient, clocks, machine."""
-    reading: str
-    healthy: str
-    urgency: str
-    """fine, watch, warn or danger."""
-    change: str
-    """What to type; empty where nothing is to be done."""
 
 
 @dataclass
@@ -98,80 +84,6 @@ class Report:
         return captured.get().rstrip("\n")
 
 
-@dataclass(frozen=True)
-class Check:
-    """How one reading is judged."""
-
-    symptom: str
-    part: str
-    name: str
-    healthy: str
-    watch: float
-    danger: float
-    change: str
-    below: bool = False
-
-    def finding(self, value: float) -> Finding:
-        """Judge a value: beyond `watch` a warning, beyond `danger` an emergency."""
-        sign = -1 if self.below else 1
-        urgency = "fine"
-        if sign * value > sign * self.watch:
-            urgency = "danger" if sign * value > sign * self.danger else "warn"
-        change = self.change if urgency != "fine" else ""
-        text = f"{self.name} {value:.3g}"
-        return Finding(self.symptom, self.part, text, self.healthy, urgency, change)
-
-
-def checks(level: Limits, ratio: float, dims: float) -> list[Check]:
-    """All checks, in reading order: gradient norm and KL first."""
-    kl = max(ratio, 1.0) * max(dims, 1.0)
-    warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
-    clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
-    return [
-        Check("gradients explode", "gradient", "diag/grad_norm_max", "< 3 to 5, steady",
-              4 * level.gradient_norm, 20 * level.gradient_norm,
-              "optim.max_grad_norm=0.25 or optim=adam_agc"),
-        Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
-              f"< {level.kl_watch * kl:.2g} nats", level.kl_watch * kl, level.kl_danger * kl,
-              "algo.target_kl=0.03, or a lower optim.learning_rate"),
-        Check("few frames carry the weight", "policy", "diag/ess", f"> {warn:.2g}",
-              warn, danger, "clocks.batch_size=<half>", below=True),
-        Check("trust region is full", "policy", "train/clip_fraction",
-              f"< {clip:.2g}", clip, 1.5 * clip,
-              "clocks.update_epochs=<half>"),
-        Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
-              f"< {level.ratio_watch:.3g}", level.ratio_watch, level.ratio_danger,
-              "clocks.ratio.mode=enforce"),
-        Check("newest data is old", "clocks", "clock/staleness_min", "0",
-              level.lag_watch - 0.5, level.lag_danger, "publish more often; algo=decoupled"),
-        Check("policy is not published", "clocks", "clock/publish_lag", "0",
-              level.lag_watch - 0.5, 3.0, "check what publishes"),
-        Check("clocks moved apart between collection and learning", "clocks",
-              "clock/first_ratio_error", f"< {level.first_ratio_mean:.0e}",
-              level.first_ratio_mean, 100 * level.first_ratio_mean,
-              "change weights and statistics only by publishing them"),
-        Check("rollouts visit few places", "data", "diag/entropy_share", "0.7 to 0.9",
-              1.5 * level.entropy_floor, max(level.entropy_floor, 0.01),
-              "interventions=guard (reseed and trim)", below=True),
-        Check("episodes repeat", "data", "diag/duplicates", "0",
-              level.duplicates / 2, level.duplicates, "seed each environment by itself"),
-        Check("states drift between rollouts", "data", "diag/state_drift", "< 0.3",
-              level.drift / 2, level.drift, "clocks.update_frequency=<double>"),
-        Check("stale data pulls by itself", "data", "diag/score_residual", "about 1",
-              level.score_residual, 3 * level.score_residual, "lower B / U"),
-        Check("gradient noise is baseline leak", "gradient", "diag/baseline_leak", "< 0.1",
-              level.baseline_leak, 2 * level.baseline_leak, "lower B / U"),
-        Check("gradients line up", "gradient", "diag/grad_participation", "> 3",
-              level.participation, 1.1, "clocks.update_frequency=<double>", below=True),
-        Check("critic explains nothing", "critic", "diag/explained_variance", "0.5 to 1",
-              0.0, -1.0, "algo.critic_coeff=1.0, or look at the reward scale", below=True),
-        Check("hidden units are dead", "policy", "diag/dead_units", "< 0.05",
-              level.dead_units, 2 * level.dead_units, "optim.learning_rate=<half>"),
-        Check("device idles", "machine", "time/device_utilisation", "> 30 %",
-              level.idle, level.idle / 3, "num_envs=<double>, or device=cpu", below=True),
-    ]  # fmt: skip
-
-
 def of_run(directory: Path) -> Report:
     """Findings about a run, from the last tenth of what it wrote."""
     from rl_twoclocks.record import read_metrics
@@ -190,7 +102,9 @@ def of_run(directory: Path) -> Report:
 
     ratio = now("clock/ratio_measured") or 1.0
     dims = now("diag/action_dims") or 1.0
-    found = [c.finding(v) for c in checks(level, ratio, dims) if (v := now(c.name)) is not None]
+    found = [
+        c.finding(v) for c in checks(config, level, ratio, dims) if (v := now(c.name)) is not None
+    ]
     if config.diagnostics.name == "off":
         found.append(
             Finding("nothing was measured", "configuration", "diagnostics=off", "default",
@@ -286,12 +200,11 @@ def of_configuration(overrides: list[str]) -> Report:
     """Findings about a configuration, before anything runs."""
     from rl_twoclocks.build import decide_compile
     from rl_twoclocks.configure import compose
-    from rl_twoclocks.safety import MAX_REUSE, SAFE_TABLE, settle
+    from rl_twoclocks.safety import MAX_REUSE, ratio_cap, settle
 
     config, derived = settle(compose(overrides))
     c = config.clocks
-    row = SAFE_TABLE.get(config.task.family)
-    cap = row.ratio_cap if row else 10.0
+    cap = ratio_cap(config.task.family)
     command = (
         f"clocks.batch_size={int(cap * c.update_frequency) // config.num_envs * config.num_envs}"
     )
@@ -385,7 +298,11 @@ def of_window(path: Path) -> Report:
     level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     ratio = readings["clock/ratio_measured"]
     dims = readings.get("diag/action_dims", 1.0)
-    found = [c.finding(readings[c.name]) for c in checks(level, ratio, dims) if c.name in readings]
+    found = [
+        c.finding(readings[c.name])
+        for c in checks(config, level, ratio, dims)
+        if c.name in readings
+    ]
     facts = [
         f"{window.numel():,} frames of versions {int(window['policy_version'].min()):,} to "
         f"{int(window['policy_version'].max()):,}, learner at {parts.clocks.policy_version:,}",

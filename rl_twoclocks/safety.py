@@ -37,6 +37,11 @@ MAX_REUSE = 12.0
 """Warn above this many uses of a frame (clock ratio x passes); classic PPO has 10."""
 
 
+def ratio_cap(family: str) -> float:
+    """The cap of B / U: of the family's row, or where watching begins."""
+    return SAFE_TABLE[family].ratio_cap if family in SAFE_TABLE else WATCH_RATIO
+
+
 @dataclass(frozen=True)
 class Derived:
     """Numbers that follow from a configuration, computed once and printed at start."""
@@ -146,7 +151,7 @@ def _blind_governor(config: Config, notes: list[str]) -> Config:
 
 def _check_ratio(config: Config, notes: list[str]) -> ClocksConfig:
     clocks, row = config.clocks, SAFE_TABLE.get(config.task.family)
-    cap = row.ratio_cap if row else WATCH_RATIO
+    cap = ratio_cap(config.task.family)
     ratio = clocks.batch_size / clocks.update_frequency
     if ratio <= cap:
         return clocks

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rl_twoclocks import ConfigError
+from rl_twoclocks import ConfigError, compose
+from rl_twoclocks.checks import Check, checks
+from rl_twoclocks.diagnostics import limits
 from rl_twoclocks.doctor import examine
-from rl_twoclocks.findings import Check
 from rl_twoclocks.record import checkpoint
+from rl_twoclocks.safety import settle
 from tests.command_envs import command, run, tiny, walk
 
 
@@ -102,7 +104,7 @@ def test_what_is_neither_a_place_nor_an_override_is_named(tmp_path: Path) -> Non
 )
 def test_a_check_judges_by_its_two_levels(value: float, below: bool, urgency: str) -> None:
     watch, danger = (2.0, 5.0) if not below else (5.0, 2.0)
-    check = Check("s", "p", "n", "h", watch, danger, "do", below=below)
+    check = Check("s", "p", "n", watch, danger, "do", below=below)
     found = check.finding(value)
     assert found.urgency == urgency
     assert bool(found.change) == (urgency != "fine")
@@ -134,3 +136,18 @@ def test_a_run_that_learns_draws_its_pictures(tmp_path: Path) -> None:
     drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert {"clocks.png", "rollout_entropy.png"} <= drawn
     assert all(path.stat().st_size > 10_000 for path in (tmp_path / "pictures").iterdir())
+
+
+@pytest.mark.parametrize("task", ["halfcheetah", "cartpole", "pendulum", "inverted_pendulum"])
+@pytest.mark.parametrize("clocks", ["classic", "safe"])
+def test_every_change_is_a_command_line_and_every_fine_value_lies_in_the_healthy_range(
+    task: str, clocks: str
+) -> None:
+    config = compose([f"task={task}", f"clocks={clocks}"])
+    for check in checks(config, limits("calibrated", {}), ratio=4.0, dims=6.0):
+        assert check.finding(check.watch).urgency == "fine"
+        assert check.healthy.startswith((">= " if check.below else "<= ") + f"{check.watch:.2g}")
+        step = -0.01 if check.below else 0.01
+        assert check.finding(check.watch + step).urgency in ("warn", "danger")
+        # What is to be typed can be typed: it composes, and is allowed.
+        settle(compose([f"task={task}", f"clocks={clocks}", *check.change.split()]))

@@ -7,7 +7,7 @@ import math
 from rl_twoclocks.config_cures import RatioConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
-from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO
+from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 
 class Ratio(Remembering):
@@ -30,8 +30,7 @@ class Ratio(Remembering):
         batch, frequency = view.orders.batch_size, view.orders.update_frequency
         ratio = min(batch / frequency, self.most or batch / frequency)
         if why and view.round - self.last >= self.config.rest and ratio > 1:
-            row = SAFE_TABLE.get(view.config.task.family)
-            cap = row.ratio_cap if row else WATCH_RATIO
+            cap = ratio_cap(view.config.task.family)
             self.last, self.most = view.round, max(1.0, min(cap, ratio / 2))
         if not self.most or batch / frequency <= self.most:
             return None

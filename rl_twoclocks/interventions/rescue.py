@@ -16,7 +16,7 @@ from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
-from rl_twoclocks.safety import SAFE_TABLE, WATCH_RATIO
+from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 SMALLEST_U = 256
 """Least U, frames, for families without a row of their own."""
@@ -93,7 +93,7 @@ def shrunk(config: Config, factor: float, count: int = 1) -> tuple[int, int]:
     floor = max(row.update_frequency[0] if row else SMALLEST_U, c.minibatch_size)
     floor = min(-(-floor // n) * n, c.update_frequency)
     frequency = max(int(c.update_frequency * factor) // n * n, floor)
-    cap = (row.ratio_cap if row else WATCH_RATIO) * 0.5 ** (count - 1)
+    cap = ratio_cap(config.task.family) * 0.5 ** (count - 1)
     # In integers: B / U x U may fall one short of B.
     wanted = min(c.batch_size * frequency // c.update_frequency, int(cap * frequency))
     batch = max(wanted // n * n, frequency)
