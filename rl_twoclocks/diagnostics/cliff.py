@@ -122,7 +122,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     # Within an episode the pace has its own course: a fall is one that outlasts an episode.
     episode = float(np.median(np.diff(ends)))
-    needed = int(max(limits.cliff_rounds, episode))
+    needed = int(max(2 * limits.cliff_rounds, episode))
     if pace.size < 2 * needed:
         return None
     smooth, first = smoothed(pace), float(history.start(REWARD)[0])
