@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over the window's consecutive segments."""
+"""Advantages over the window's consecutive segments: GAE, and V-trace for stale data."""
 
 from __future__ import annotations
 
@@ -42,6 +42,34 @@ def gae(
     return advantage, advantage + value
 
 
+def vtrace(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    terminated: Tensor,
+    done: Tensor,
+    log_ratio: Tensor,
+    gamma: float,
+    gae_lambda: float,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Advantages and value targets of the current policy from another one's data, all [N, T].
+
+    v_t - V_t = rho_t delta_t + gamma lambda c_t (v_{t+1} - V_{t+1}), with rho and c the importance
+    weights capped by `rho_clip` and `c_clip` (Espeholt et al. 2018). A frame's own weight is left out
+    of its advantage, since the surrogate multiplies by it (Queeney et al. 2021). Where `log_ratio`
+    (current over behaviour policy) is 0 this is `gae`.
+    """
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=rho_clip), ratio.clamp(max=c_clip)
+    delta = reward + gamma * next_value * ~terminated - value
+    carry = gamma * gae_lambda * ~done
+    correction = discounted_sum(rho * delta, carry * c)
+    following = torch.cat([correction[:, 1:], torch.zeros_like(correction[:, :1])], dim=1)
+    return delta + carry * following, value + correction
+
+
 def discounted_sum(x: Tensor, carry: Tensor) -> Tensor:
     """Solve y_t = x_t + carry_t * y_{t+1} along the last dimension, with y beyond the end 0.
 
@@ -74,16 +102,25 @@ def next_values(
 
 @torch.no_grad()
 def estimate(
-    segments: TensorDictBase, critic: Callable[[Tensor], Tensor], gamma: float, gae_lambda: float
+    segments: TensorDictBase,
+    critic: Callable[[Tensor], Tensor],
+    gamma: float,
+    gae_lambda: float,
+    log_ratio: Tensor | None = None,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Advantages, targets and values [N, T] of a window with scaled `reward` and normalised states.
 
     Keys read: `observation`, `next_observation`, `reward`, `terminated`, `done`, all [N, T, ...].
+    With `log_ratio` [N, T] by `vtrace`, else by `gae`.
     """
-    done = segments["done"]
+    done, reward, terminated = (segments[key] for key in ("done", "reward", "terminated"))
     value = critic(segments["observation"])
     following = next_values(value, done, segments["next_observation"], critic)
-    advantage, target = gae(
-        value, following, segments["reward"], segments["terminated"], done, gamma, gae_lambda
-    )
+    data = (value, following, reward, terminated, done)
+    if log_ratio is None:
+        advantage, target = gae(*data, gamma, gae_lambda)
+    else:
+        advantage, target = vtrace(*data, log_ratio, gamma, gae_lambda, rho_clip, c_clip)
     return advantage, target, value

@@ -80,9 +80,16 @@ class AlgoConfig(Group):
 
     name: str = "custom"
     """Preset name, used for the run directory."""
-    objective: Literal["clipped", "decoupled", "geppo"] = "decoupled"
-    """clipped: PPO; decoupled: clip around the proximal policy; geppo: additive window around it.
-    At clock ratio 1 all three are the same."""
+    objective: Literal["clipped", "decoupled", "geppo", "spo", "vaco", "centred"] = "decoupled"
+    """clipped: PPO; decoupled: clip around the proximal policy; geppo: additive window around it (at
+    clock ratio 1 these three are the same). spo: a parabola in place of the clip; vaco: a filter on
+    total variation; centred: score centring. See docs/stale_data.md."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """vtrace: estimate for the current policy, by importance weights along the trajectory."""
+    rho_clip: float = Field(default=1.0, gt=0)
+    """vtrace: cap of a frame's own weight in value targets. Smaller: nearer the behaviour policy's."""
+    c_clip: float = Field(default=1.0, gt=0)
+    """vtrace: cap of the weights along the trajectory. Smaller: less variance, slower correction."""
     gamma: float = Field(default=0.99, ge=0, le=1)
     """Discount per decision."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
@@ -104,7 +111,13 @@ class AlgoConfig(Group):
     target_kl: float | None = Field(default=None, gt=0)
     """Stop the round before the first step whose minibatch has KL > 1.5 x this; null: never."""
     max_importance_ratio: float = Field(default=100.0, ge=1)
-    """Cap of the importance weight proximal/behaviour."""
+    """Cap of the importance weight proximal/behaviour (vaco: current/behaviour)."""
+    importance_ratio_start: float | None = Field(default=None, gt=0)
+    """Let that cap grow linearly from this to `max_importance_ratio` at `optim.anneal_frames`."""
+    importance_power: float = Field(default=0.0, ge=0, le=1)
+    """centred: power of the importance weight; 0: centring alone, 1: full importance sampling."""
+    ess_base: float | None = Field(default=None, gt=0, le=1)
+    """Scale every step by sqrt(ESS / this) where the effective sample size is below it; null: off."""
     proximal: Literal["round", "ewma"] = "round"
     """Centre of the trust region. round: the policy at the round's start; ewma: a moving average of
     the weights over optimizer steps (Hilton et al. 2022), for clock ratios above 1."""

@@ -42,6 +42,27 @@ class Gaussian:
         return (0.5 * (ratio * ratio + z * z - 1) - ratio.log()).sum(-1)
 
     @staticmethod
+    def expected_log_prob(p: Params, q: Params) -> Tensor:
+        """E_{a ~ p}[log q(a)], closed form: [...]."""
+        (loc_p, scale_p), (loc_q, scale_q) = p, q
+        second = (scale_p.square() + (loc_p - loc_q).square()) / scale_q.square()
+        return (-0.5 * second - scale_q.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    @staticmethod
+    def blend(p: Params, q: Params, share: float) -> tuple[Params, Tensor]:
+        """The density p^(1 - share) q^share: parameters once it is normalised, and its mass [...].
+
+        The mean over p of (q / p)^share f equals mass x the mean of f over the blend.
+        """
+        (loc_p, scale_p), (loc_q, scale_q) = p, q
+        mixed = share * scale_p.square() + (1 - share) * scale_q.square()
+        scale = scale_p * scale_q / mixed.sqrt()
+        loc = ((1 - share) * loc_p * scale_q.square() + share * loc_q * scale_p.square()) / mixed
+        gap = share * (1 - share) * (loc_p - loc_q).square() / (2 * mixed)
+        mass = share * scale_p.log() + (1 - share) * scale_q.log() - 0.5 * mixed.log() - gap
+        return (loc, scale), mass.sum(-1).exp()
+
+    @staticmethod
     def sample(params: Params, generator: torch.Generator) -> Tensor:
         """Draw one action per state from a stream of its own."""
         loc, scale = params
@@ -76,6 +97,17 @@ class Categorical:
         """KL(p || q) in nats: [...]."""
         log_p, log_q = p[0].log_softmax(-1), q[0].log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    @staticmethod
+    def expected_log_prob(p: Params, q: Params) -> Tensor:
+        """E_{a ~ p}[log q(a)]: [...]."""
+        return (p[0].softmax(-1) * q[0].log_softmax(-1)).sum(-1)
+
+    @staticmethod
+    def blend(p: Params, q: Params, share: float) -> tuple[Params, Tensor]:
+        """p^(1 - share) q^share: logits once it is normalised, and its mass [...]."""
+        logits = (1 - share) * p[0].log_softmax(-1) + share * q[0].log_softmax(-1)
+        return (logits,), logits.logsumexp(-1).exp()
 
     @staticmethod
     def sample(params: Params, generator: torch.Generator) -> Tensor:

@@ -90,9 +90,13 @@ class Learner:
             "behaviour_log_prob": behaviour.flatten(),
             "proximal_log_prob": proximal.flatten(),
         }
-        ready = Round(
-            segments, flat, proximal - behaviour, tuple(window[k].flatten(0, 1) for k in dist.keys)
-        )
+        behaviour_params = tuple(window[k].flatten(0, 1) for k in dist.keys)
+        if self.config.algo.objective == "centred":
+            proximal_params = tuple(part.flatten(0, 1) for part in params)
+            power = self.config.algo.importance_power
+            blend, mass = dist.blend(behaviour_params, proximal_params, power)
+            flat |= dict(zip(self.update.fields[len(FIELDS) :], (*blend, mass), strict=True))
+        ready = Round(segments, flat, proximal - behaviour, behaviour_params)
         self._refresh(ready)
         return ready
 
@@ -134,20 +138,21 @@ class Learner:
         order = torch.randperm(frames, generator=torch.Generator().manual_seed(0)).to(self.device)
         taken = order[: count * size]
         batches = [
-            ready.flat[key][taken].view(count, size, *ready.flat[key].shape[1:]) for key in FIELDS
+            ready.flat[key][taken].view(count, size, *ready.flat[key].shape[1:])
+            for key in self.update.fields
         ]
         flat = self.update.flat
 
         def loss(vector: Tensor, *minibatch: Tensor) -> Tensor:
             return self.update.loss(flat.named(vector), *minibatch)[0]
 
-        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *[0] * len(FIELDS)))
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *[0] * len(batches)))
         return each(flat.vector, *batches)
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""
         size = self.config.clocks.minibatch_size
-        minibatch = (ready.flat[key][:size] for key in FIELDS)
+        minibatch = (ready.flat[key][:size] for key in self.update.fields)
         loss, _ = self.update.loss(dict(model.named_parameters()), *minibatch, model=model)
         loss.backward()
         model.zero_grad()
@@ -162,14 +167,24 @@ class Learner:
         # frames from the front of the same random order.
         count = -(-frames // size)
         order = order.repeat(-(-count * size // frames))[: count * size]
-        shuffled = [ready.flat[key][order] for key in FIELDS]
+        shuffled = [ready.flat[key][order] for key in self.update.fields]
         for start in range(0, count * size, size):
             yield tuple(tensor[start : start + size] for tensor in shuffled)
 
     def _refresh(self, ready: Round) -> Tensor:
         """Compute advantages with the newest critic; return how far values moved, in deviations."""
         algo = self.config.algo
-        result = advantage.estimate(ready.segments, self.model.value, algo.gamma, algo.gae_lambda)
+        # Towards the policy of the round's start: the surrogate takes care of what passes change.
+        log_ratio = ready.log_ratio if algo.advantage == "vtrace" else None
+        result = advantage.estimate(
+            ready.segments,
+            self.model.value,
+            algo.gamma,
+            algo.gae_lambda,
+            log_ratio,
+            algo.rho_clip,
+            algo.c_clip,
+        )
         estimated, target, value = (tensor.flatten() for tensor in result)
         if algo.normalize_advantage == "window":
             estimated = standardize(estimated)

@@ -30,7 +30,7 @@ def clipped(
     proximal_log_prob: Tensor,
     advantage: Tensor,
     clip_epsilon: Tensor | float,
-    max_importance_ratio: float = 100.0,
+    max_importance_ratio: Tensor | float = 100.0,
 ) -> PolicyTerms:
     """PPO's clipped surrogate around the behaviour policy (Schulman et al. 2017, eq. 7)."""
     ratio = (log_prob - behaviour_log_prob).exp()
@@ -45,13 +45,13 @@ def decoupled(
     proximal_log_prob: Tensor,
     advantage: Tensor,
     clip_epsilon: Tensor | float,
-    max_importance_ratio: float = 100.0,
+    max_importance_ratio: Tensor | float = 100.0,
 ) -> PolicyTerms:
     """Clip around the proximal policy, weight by proximal/behaviour (Hilton et al. 2022, eq. 3).
 
     The weight is capped by `max_importance_ratio`.
     """
-    weight = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
+    weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
     ratio = (log_prob - proximal_log_prob).exp()
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     loss = -weight * torch.minimum(ratio * advantage, bounded * advantage)
@@ -64,13 +64,13 @@ def geppo(
     proximal_log_prob: Tensor,
     advantage: Tensor,
     clip_epsilon: Tensor | float,
-    max_importance_ratio: float = 100.0,
+    max_importance_ratio: Tensor | float = 100.0,
 ) -> PolicyTerms:
     """Clip current/behaviour to an additive window around proximal/behaviour (Queeney et al. 2021).
 
     The window's centre is capped by `max_importance_ratio`.
     """
-    centre = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
+    centre = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
     ratio = (log_prob - behaviour_log_prob).exp()
     bounded = _clamp(ratio, centre - clip_epsilon, centre + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
@@ -78,7 +78,93 @@ def geppo(
     return PolicyTerms(loss, (log_prob - proximal_log_prob).exp(), outside)
 
 
-OBJECTIVES = {"clipped": clipped, "decoupled": decoupled, "geppo": geppo}
+def spo(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: Tensor | float = 100.0,
+) -> PolicyTerms:
+    """A parabola in place of the clip: its top lies at the trust region's edge (Xie et al. 2025).
+
+    Around the proximal policy, weighted by proximal/behaviour as in `decoupled`. Frames outside the
+    region are drawn back to it, where a clip leaves them alone.
+    """
+    weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
+    ratio = (log_prob - proximal_log_prob).exp()
+    penalty = advantage.abs() * (ratio - 1).square() / (2 * clip_epsilon)
+    return PolicyTerms(
+        -weight * (ratio * advantage - penalty), ratio, _outside(ratio, clip_epsilon)
+    )
+
+
+def vaco(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: Tensor | float = 100.0,
+) -> PolicyTerms:
+    """Importance-weighted surrogate with a total-variation filter (Honari et al. 2026).
+
+    While the minibatch's total variation from the behaviour policy, half the mean of |ratio - 1|,
+    exceeds half of `clip_epsilon`, frames whose gradient would raise it further are left out.
+    """
+    ratio = (log_prob - behaviour_log_prob).exp()
+    with torch.no_grad():
+        beyond = 0.5 * (ratio - 1).abs().mean() > 0.5 * clip_epsilon
+        left_out = (beyond & (advantage * (ratio - 1) > 0)).to(ratio.dtype)
+    loss = -(1 - left_out) * _capped(ratio, max_importance_ratio) * advantage
+    return PolicyTerms(loss, ratio, left_out)
+
+
+def centred(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    advantage: Tensor,
+    clip_epsilon: Tensor | float,
+    max_importance_ratio: Tensor | float = 100.0,
+    expected: Tensor | None = None,
+    power: float = 0.0,
+) -> PolicyTerms:
+    """Score centring (Marek and Ryabinin 2026) inside the trust region of the proximal policy.
+
+    On stale data the mean score is not zero, so that any baseline pulls the policy. Taking the
+    expected score off makes the update a covariance of advantage and score, free of that drift.
+
+    Args:
+        log_prob, behaviour_log_prob, proximal_log_prob, advantage: [n].
+        clip_epsilon: half-width of the trust region around the proximal policy.
+        max_importance_ratio: cap of the weight.
+        expected: E_{a ~ behaviour}[weight x log pi(a)] by state, [n], to be differentiated; see
+            `distributions.*.blend` and `expected_log_prob`. None: no centring.
+        power: the weight is (proximal / behaviour) ** power; 0 is centring alone, 1 importance
+            sampling, whose expected score is zero by itself.
+    """
+    weight = _capped((power * (proximal_log_prob - behaviour_log_prob)).exp(), max_importance_ratio)
+    ratio = (log_prob - proximal_log_prob).exp()
+    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    surrogate = torch.minimum(ratio * advantage, bounded * advantage)
+    if expected is not None:
+        # A frame that the clip has silenced is silent here too. Of value 0: only its gradient counts.
+        heard = (ratio * advantage <= bounded * advantage).to(ratio.dtype)
+        loss = heard * advantage * (expected - expected.detach()) - weight * surrogate
+    else:
+        loss = -weight * surrogate
+    return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
+
+
+OBJECTIVES = {
+    "clipped": clipped,
+    "decoupled": decoupled,
+    "geppo": geppo,
+    "spo": spo,
+    "vaco": vaco,
+    "centred": centred,
+}
 
 
 def critic_loss(
@@ -103,6 +189,10 @@ def standardize(advantage: Tensor) -> Tensor:
 def _clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     # Bounds may be tensors (a schedule's value, or one window per frame).
     return torch.minimum(torch.maximum(x, _like(low, x)), _like(high, x))
+
+
+def _capped(weight: Tensor, most: Tensor | float) -> Tensor:
+    return torch.minimum(weight, _like(most, weight))
 
 
 def _like(bound: Tensor | float, x: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class Schedule:
         left = max(0.0, 1 - (frames - self.rollout) / self.end)
         rate, clip = self.optim.learning_rate, self.algo.clip_epsilon
         bound = self.optim.max_grad_norm
+        cap, start = self.algo.max_importance_ratio, self.algo.importance_ratio_start
         return Controls(
             learning_rate=rate * left if self.optim.schedule == "linear" else rate,
             # A trust region of width 0 would stop learning altogether.
@@ -35,4 +36,6 @@ class Schedule:
             entropy_coeff=self.algo.entropy_coeff,
             max_grad_norm=math.inf if bound is None else bound,
             kl_limit=self.kl_limit,
+            max_importance_ratio=cap if start is None else start + (cap - start) * (1 - left),
+            ess_base=self.algo.ess_base or 0.0,
         )

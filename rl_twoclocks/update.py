@@ -67,6 +67,8 @@ class Controls:
     """Stop the round before the first step whose minibatch has a larger KL to the proximal policy."""
     kl_target: float = math.inf
     """Scale steps so that a minibatch's KL stays within a factor of 2 of this (rsl_rl's rule)."""
+    max_importance_ratio: float = 100.0
+    """Cap of the objective's importance weight."""
     ess_base: float = 0.0
     """Scale steps by sqrt(ESS / base) where the effective sample size is below it (VCPO)."""
 
@@ -130,6 +132,11 @@ class Update:
         model = flat.module
         assert isinstance(model, ActorCritic)
         self.model = model
+        self.fields: tuple[str, ...] = FIELDS
+        if algo.objective == "centred":
+            # The density that scores are centred on, and its mass; see `distributions.*.blend`.
+            keys = (*model.distribution.keys, "mass")
+            self.fields += tuple(f"centre_{key}" for key in keys)
         self.skip_nonfinite = interventions.on_nonfinite == "skip"
         self.protected = model.heads()
         zero = torch.zeros((), device=flat.vector.device)
@@ -177,7 +184,7 @@ class Update:
         return self.controls[_CONTROLS.index(name)]
 
     def __call__(self, *minibatch: Tensor) -> Tensor:
-        """Take one step on tensors in the order of `FIELDS`; return readings [READINGS + layers]."""
+        """Take one step on tensors in the order of `fields`; return readings [READINGS + layers]."""
         if self.optimizer is None:
             readings = self._step(*minibatch)
             # A graph writes its results to the same memory at every call.
@@ -196,7 +203,7 @@ class Update:
         self, named: dict[str, Tensor], *minibatch: Tensor, model: ActorCritic | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The loss of a minibatch under named parameters, and readings of it."""
-        obs, action, behaviour, proximal, advantage, target, old_value = minibatch
+        obs, action, behaviour, proximal, advantage, target, old_value, *centre = minibatch
         params, value = functional_call(model or self.model, named, (obs,))
         log_prob = self.model.distribution.log_prob(params, action)
         entropy = self.model.distribution.entropy(params).mean()
@@ -212,7 +219,8 @@ class Update:
             proximal,
             advantage,
             self._control("clip_epsilon"),
-            self.algo.max_importance_ratio,
+            self._control("max_importance_ratio"),
+            **self._centring(params, centre),
         )
         policy = terms.loss.mean()
         critic = critic_loss(value, target, old_value, self.algo.value_clip).mean()
@@ -223,6 +231,14 @@ class Update:
             ess = effective_sample_size(log_prob - behaviour)
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
         return loss, aux
+
+    def _centring(self, params: tuple[Tensor, ...], centre: list[Tensor]) -> dict[str, Any]:
+        """What the `centred` objective takes besides."""
+        if self.algo.objective != "centred":
+            return {}
+        *blend, mass = centre
+        expected = mass * self.model.distribution.expected_log_prob(tuple(blend), params)
+        return {"expected": expected, "power": self.algo.importance_power}
 
     def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
         theta = self.flat.vector

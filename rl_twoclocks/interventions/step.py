@@ -32,6 +32,7 @@ class Step(Remembering):
             return None
         c = self.config
         limit = min(view.orders.controls.kl_limit, c.kl_stop)
-        controls = {"kl_target": c.kl_target, "ess_base": c.ess_base, "kl_limit": limit}
+        base = max(view.orders.controls.ess_base, c.ess_base)
+        controls = {"kl_target": c.kl_target, "ess_base": base, "kl_limit": limit}
         what = f"scale steps to a KL of {c.kl_target:g} and by the effective sample size"
         return Change(self.name, self.why or "always", what, {"controls": controls})

@@ -1,0 +1,120 @@
+"""The signs that the doctor reads: healthy values, urgency, and the command line that changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_twoclocks.config import Config
+from rl_twoclocks.diagnostics import Limits
+from rl_twoclocks.safety import ratio_cap
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the five-minute table."""
+
+    symptom: str
+    part: str
+    """The part that is out of step: data, policy, critic, gradient, clocks, machine."""
+    reading: str
+    healthy: str
+    urgency: str
+    """fine, watch, warn or danger."""
+    change: str
+    """Overrides to type; empty where nothing is to be done or no override can do it."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How one reading is judged: a warning beyond `watch`, an emergency beyond `danger`."""
+
+    symptom: str
+    part: str
+    name: str
+    watch: float
+    danger: float
+    change: str
+    usual: str = ""
+    """What most healthy runs show, in words; the bound is said anyway."""
+    below: bool = False
+    """Small values are the bad ones."""
+
+    @property
+    def healthy(self) -> str:
+        """The values that are called fine."""
+        bound = f"{'>=' if self.below else '<='} {self.watch:.2g}"
+        return f"{bound} (usually {self.usual})" if self.usual else bound
+
+    def finding(self, value: float) -> Finding:
+        """Judge a value."""
+        sign = -1 if self.below else 1
+        urgency = "fine"
+        if sign * value > sign * self.watch:
+            urgency = "danger" if sign * value > sign * self.danger else "warn"
+        change = self.change if urgency != "fine" else ""
+        text = f"{self.name} {value:.3g}"
+        return Finding(self.symptom, self.part, text, self.healthy, urgency, change)
+
+
+def checks(config: Config, level: Limits, ratio: float, dims: float) -> list[Check]:
+    """All checks of a run, in reading order: gradient norm and KL first.
+
+    Args:
+        config: of the run; commands are in its numbers.
+        level: of its alarms.
+        ratio: measured clock ratio.
+        dims: action dimensions, 1 for a discrete choice.
+    """
+    kl = max(ratio, 1.0) * max(dims, 1.0)
+    warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
+    clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
+    c, n = config.clocks, config.num_envs
+    half_batch = max(c.batch_size // 2 // n, 1) * n
+    smaller = f"clocks.batch_size={max(half_batch, c.update_frequency)}"
+    if half_batch < c.update_frequency:
+        smaller = f"clocks.update_epochs={max(c.update_epochs // 2, 1)}"
+    fresher = f"clocks.update_frequency={min(2 * c.update_frequency, c.batch_size)}"
+    if c.update_frequency >= c.batch_size:
+        doubled = 2 * c.update_frequency
+        fresher = f"clocks.update_frequency={doubled} clocks.batch_size={doubled}"
+    slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
+    fewer = f"clocks.update_epochs={max(c.update_epochs // 2, 1)}"
+    cap = min(ratio_cap(config.task.family), level.ratio_watch)
+    capped = f"clocks.batch_size={max(int(cap * c.update_frequency) // n, 1) * n}"
+    return [
+        Check("gradients explode", "gradient", "diag/grad_norm_max",
+              4 * level.gradient_norm, 20 * level.gradient_norm,
+              "optim.max_grad_norm=0.25", "below 5, in high dimensions up to 15"),
+        Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
+              level.kl_watch * kl, level.kl_danger * kl, f"algo.target_kl=0.03 {slower}"),
+        Check("few frames carry the weight", "policy", "diag/ess", warn, danger, smaller, below=True),
+        Check("trust region is full", "policy", "train/clip_fraction", clip, 1.5 * clip, fewer),
+        Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
+              cap, max(level.ratio_danger, cap), capped),
+        Check("newest data is old", "clocks", "clock/staleness_min",
+              level.lag_watch - 0.5, level.lag_danger, "algo=decoupled", "0"),
+        Check("policy is not published", "clocks", "clock/publish_lag",
+              level.lag_watch - 0.5, 3.0, "", "0"),
+        Check("clocks moved apart between collection and learning", "clocks",
+              "clock/first_ratio_error", level.first_ratio_mean, 100 * level.first_ratio_mean, ""),
+        Check("rollouts visit few places", "data", "diag/entropy_share",
+              1.5 * level.entropy_floor, max(level.entropy_floor, 0.01),
+              "interventions=guard", "0.7 to 0.9", below=True),
+        Check("episodes repeat", "data", "diag/duplicates",
+              level.duplicates / 2, level.duplicates, "interventions=guard", "0"),
+        Check("states drift between rollouts", "data", "diag/state_drift",
+              level.drift / 2, level.drift, fresher, "below 0.3"),
+        Check("stale data pulls by itself", "data", "diag/score_residual",
+              level.score_residual, 3 * level.score_residual, smaller, "about 1"),
+        Check("gradient noise is baseline leak", "gradient", "diag/baseline_leak",
+              level.baseline_leak, 2 * level.baseline_leak, smaller, "below 0.1"),
+        Check("gradients line up", "gradient", "diag/grad_participation",
+              level.participation, 1.1, fresher, "3 to 14", below=True),
+        Check("critic explains nothing", "critic", "diag/explained_variance",
+              0.0, -1.0, f"algo.critic_coeff={2 * config.algo.critic_coeff:.2g}", "0.5 to 1",
+              below=True),
+        Check("hidden units are dead", "policy", "diag/dead_units",
+              level.dead_units, 2 * level.dead_units, slower, "0"),
+        Check("device idles", "machine", "time/device_utilisation",
+              level.idle, level.idle / 3, f"num_envs={2 * n}", below=True),
+    ]  # fmt: skip
