@@ -6,10 +6,10 @@ import shutil
 from dataclasses import dataclass
 
 import torch
-from torchrl.collectors import Collector
+from tensordict import TensorDict
 
 from rl_twoclocks.clocks import Clocks
-from rl_twoclocks.collect import BehaviourPolicy, Episodes, make_collector
+from rl_twoclocks.collect import BehaviourPolicy, Delay, Episodes, Ring, Source, make_source
 from rl_twoclocks.config import CollectConfig, Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.evaluate import under_changed_conditions
@@ -44,14 +44,46 @@ class Parts:
     update_frequency: int
     """U of the rollout at hand, frames; differs from the configuration where the governor says so."""
 
-    def make_collector(self, config: Config) -> Collector:
+    delay: Delay
+    ring: Ring | None
+    source: Source | None = None
+    """Where rollouts come from, once collection has started."""
+
+    def start_source(self, config: Config) -> None:
         """Start collecting; resets the environments, or takes up their restored state."""
-        return make_collector(self.env, self.behaviour, self.update_frequency, config.collect)
+        self.source = make_source(
+            self.env, self.behaviour, config, self.update_frequency, self.clocks.frames
+        )
+        self.source.publish(self.behaviour)
 
     def publish(self) -> None:
         """Give weights and normaliser statistics together to the behaviour policy."""
         version = self.clocks.published_version
         self.behaviour.publish(self.flat.vector, self.normalizer, version)
+        if self.ring is not None:
+            self.ring.publish(self.behaviour)
+        if self.source is not None:
+            self.source.publish(self.behaviour)
+
+    def count_episodes(self, rollout: TensorDict) -> None:
+        """Add the episodes that ended in a rollout [N, T]."""
+        if "episode_return" not in rollout:
+            done = rollout["terminated"] | rollout["truncated"]
+            self.episodes.update(rollout["reward"], done)
+            return
+        # Column by column: by time.
+        lengths, totals = (rollout[f"episode_{k}"].T.flatten() for k in ("length", "return"))
+        ended = lengths > 0
+        found = zip(totals[ended].tolist(), lengths[ended].int().tolist(), strict=True)
+        self.episodes.take(list(found))
+
+    def update_statistics(self, rollout: TensorDict) -> None:
+        """Merge a rollout [N, T] into the normaliser's statistics."""
+        if "discounted" in rollout:
+            self.normalizer.merge(rollout["observation"], rollout["discounted"])
+            return
+        done = rollout["terminated"] | rollout["truncated"]
+        self.normalizer.update(rollout["observation"], rollout["reward"], done)
 
     def begin_new_episodes(self, seed: int) -> None:
         """State an episode boundary: the next full reset starts episodes that follow from it.
@@ -80,7 +112,9 @@ class Parts:
         self.minibatch_order.manual_seed(stream_seed(seed, f"minibatch from {version}"))
 
     def close(self) -> None:
-        """Close the environments."""
+        """Stop collecting and close the environments."""
+        if self.source is not None:
+            self.source.close()
         self.env.close()
 
 
@@ -92,12 +126,9 @@ def build(config: Config, derived: Derived) -> Parts:
     """
     device = find_device(config.device)
     collect_device = find_device(config.collect.device)
-    env = make_env(
-        config.task,
-        config.collect,
-        config.num_envs,
-        env_seeds(config.seed, "environment", config.num_envs),
-    )
+    # Where others collect, one environment is enough to know the spaces.
+    n = config.num_envs if config.collect.mode == "sync" else 1
+    env = make_env(config.task, config.collect, n, env_seeds(config.seed, "environment", n))
     if config.eval.enabled and config.eval.changed:
         # Conditions that cannot be had are found out now, not at the first evaluation.
         changed = under_changed_conditions(config)
@@ -118,8 +149,10 @@ def build(config: Config, derived: Derived) -> Parts:
         config.interventions,
         compile_step=decide_compile(config, derived),
         cuda_graphs=config.cuda_graphs and device.type == "cuda",
+        gradient_lag=config.clocks.gradient_lag,
     )
     order = generator(config.seed, "minibatch")
+    clocks, ring_seed = config.clocks, stream_seed(config.seed, "ring of policies")
     return Parts(
         env=env,
         model=model,
@@ -133,6 +166,8 @@ def build(config: Config, derived: Derived) -> Parts:
         policy_noise=noise,
         minibatch_order=order,
         update_frequency=config.clocks.update_frequency,
+        delay=Delay(clocks.lag if clocks.lag_mode == "queue" else 0),
+        ring=Ring(clocks.lag + 1, ring_seed) if clocks.lag_mode == "ring" else None,
     )
 
 

@@ -73,6 +73,18 @@ class ClocksConfig(Group):
     minibatch_size: int = Field(ge=1)
     """Frames per optimizer step. Smaller: more, noisier steps."""
     ratio: ClockRatioConfig = ClockRatioConfig()
+    publish_interval: int = Field(default=1, ge=1)
+    """Rounds between two publications. Larger: those who collect act with older policies."""
+    publish_kl: float | None = Field(default=None, gt=0)
+    """Publish at once when KL(behaviour || current) after a round exceeds this, in nats; null: never."""
+    align_kl: float | None = Field(default=None, gt=0)
+    """Beyond this KL publish, drop what waits and learn next from the newest policy's data only."""
+    lag: int = Field(default=0, ge=0)
+    """Versions of lag on purpose, for experiments."""
+    lag_mode: Literal["queue", "ring"] = "queue"
+    """queue: every rollout waits `lag` rounds; ring: one of the last `lag` + 1 policies acts."""
+    gradient_lag: int = Field(default=0, ge=0)
+    """Optimizer steps by which the parameters that gradients are taken at are old, for experiments."""
 
 
 class AlgoConfig(Group):
@@ -195,6 +207,21 @@ class CollectConfig(Group):
 
     name: str = "sync"
     """Preset name."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: rollout and update take turns in this process; async: worker processes collect while the
+    learner learns."""
+    workers: int = Field(default=1, ge=1)
+    """async: worker processes; they share `num_envs` among them."""
+    slots: int = Field(default=4, ge=2)
+    """async: slices that can wait for the learner, over all workers (the pool). More: older data."""
+    order: Literal["near", "random", "fifo"] = "near"
+    """Which waiting slices are learnt from first: newest versions, any, or the oldest."""
+    max_staleness: int | None = Field(default=8, ge=0)
+    """Versions by which a slice may be older than the learner; older ones are dropped and counted."""
+    when_full: Literal["wait", "drop"] = "wait"
+    """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
+    max_restarts: int = Field(default=10, ge=0)
+    """Dead workers that are started again, over the whole run; then it ends."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """gymnasium's vector environments, or envpool's C++ ones where it has the task."""
     vectorization: Literal["sync", "async"] = "sync"

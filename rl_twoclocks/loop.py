@@ -14,7 +14,6 @@ from rl_twoclocks.rundir import claim
 from rl_twoclocks.safety import settle
 from rl_twoclocks.session import Session
 from rl_twoclocks.signals import StopSignal
-from rl_twoclocks.window import frames_of
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,15 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
     """Run rounds until the budget is used up or a signal comes."""
     parts, clocks = session.parts, session.parts.clocks
     diagnose, steering = session.diagnose, session.steering
-    cut_end = config.collect.reset_each_rollout or config.collect.split_trajs
     session.start_collector()
     while not session.over and not stop:
         started = time.perf_counter()
 
         # Collect: the environment clock ticks. Every frame carries the version that acted.
         with session.name_place():
-            rollout = frames_of(session.collect(), parts.model.distribution.keys, cut_end)
-        clocks.collected(rollout.numel(), config.task.frame_skip)
+            rollout = session.collect()
         parts.window.append(rollout)
-        done = rollout["terminated"] | rollout["truncated"]
-        parts.episodes.update(rollout["reward"], done)
+        parts.count_episodes(rollout)
         collected = time.perf_counter()
 
         # Diagnose before the first step, and decide what this round shall be.
@@ -90,7 +86,8 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         orders = steering.decide()
 
         # Learn: all passes of the round.
-        if session.calibrating:
+        calibrating = session.calibrating
+        if calibrating:
             # Collected without statistics: good for estimating them, not for learning.
             parts.window.clear()
         elif orders.rescue:
@@ -110,13 +107,11 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         learned = time.perf_counter()
 
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.
-        clocks.policy_version += 1
         if not orders.rescue:
-            parts.normalizer.update(rollout["observation"], rollout["reward"], done)
+            parts.update_statistics(rollout)
         if config.collect.reset_each_rollout:
             parts.forget_open_episodes()
-        clocks.published_version = clocks.policy_version
-        parts.publish()
+        session.publish(readings, now=calibrating or orders.rescue)
         steering.obey(orders, session)
 
         # Record, evaluate, save.

@@ -78,8 +78,7 @@ class Normalizer:
 
         The discounted return runs on across rollouts and starts anew after an end.
         """
-        if self.config.observation:
-            self.observation.update(observation.flatten(0, 1).cpu())
+        discounted = None
         if self.config.reward == "return":
             r, d = reward.cpu().double().numpy(), done.cpu().numpy()
             g = np.empty_like(r)
@@ -87,7 +86,15 @@ class Normalizer:
                 self.discounted = self.discounted * self.gamma + r[:, t]
                 g[:, t] = self.discounted
                 self.discounted[d[:, t]] = 0.0
-            self.returns.update(torch.from_numpy(g.reshape(-1)))
+            discounted = torch.from_numpy(g)
+        self.merge(observation, discounted)
+
+    def merge(self, observation: Tensor, discounted: Tensor | None) -> None:
+        """Merge a rollout's observations [N, T, ...] and running discounted returns [N, T]."""
+        if self.config.observation:
+            self.observation.update(observation.flatten(0, 1).cpu())
+        if self.config.reward == "return" and discounted is not None:
+            self.returns.update(discounted.flatten())
         self.refresh()
 
     def normalize(self, observation: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     config = config.model_copy(update={"clocks": clocks})
     _check_row(config, notes)
     _check_shapes(config)
+    _check_workers(config)
     config = _blind_governor(config, notes)
     check_optimizer(config.optim)
     ratio = clocks.batch_size / clocks.update_frequency
@@ -137,6 +138,25 @@ def _check(config: Config) -> None:
         raise ConfigError(
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "
             f"clocks.batch_size={c.batch_size} frames"
+        )
+
+
+def _check_workers(config: Config) -> None:
+    collect, n = config.collect, config.num_envs
+    if collect.mode == "sync":
+        return
+    if n % collect.workers:
+        best = min(
+            (d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - collect.workers)
+        )
+        raise ConfigError(
+            f"collect.workers={collect.workers} cannot share num_envs={n} evenly: nearest is "
+            f"collect.workers={best}, or num_envs={-(-n // collect.workers) * collect.workers}"
+        )
+    if collect.vectorization == "async":
+        raise ConfigError(
+            f"collect.vectorization=async makes processes inside those of collect={collect.mode}: "
+            "write collect.vectorization=sync and raise collect.workers"
         )
 
 

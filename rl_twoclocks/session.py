@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensordict import TensorDictBase
-from torchrl.collectors import Collector
+from tensordict import TensorDict
 
 from rl_twoclocks import state
 from rl_twoclocks.build import Parts
@@ -74,8 +73,7 @@ class Session:
         self.loggers = make_loggers(config.logger, info)
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluators: dict[str, Evaluator] = {}
-        self.collector: Collector | None = None
-        self._batches: Iterator[TensorDictBase] = iter(())
+        self.align = False
         self.watched: ActorCritic | None = None
         self.unlogged: dict[str, float] = unlogged
         tenth = max(derived.frames // 10, 1)
@@ -115,8 +113,6 @@ class Session:
             self.draw()
         else:
             (self.directory / "error.txt").unlink(missing_ok=True)
-        if self.collector is not None:
-            self.collector.shutdown()
         for evaluator in self.evaluators.values():
             evaluator.close()
         self.display.close()
@@ -131,13 +127,39 @@ class Session:
         parts = self.parts
         return parts.clocks.frames + parts.update_frequency > self.config.total_frames
 
-    def collect(self) -> TensorDictBase:
-        """The next rollout."""
-        return next(self._batches)
+    def collect(self) -> TensorDict:
+        """The next rollout to learn from; the environment clock ticks."""
+        parts, config = self.parts, self.config
+        assert parts.source is not None
+        limit = 0 if self.align else config.collect.max_staleness
+        while True:
+            rollout, frames = parts.source.next(parts.clocks.policy_version, limit)
+            parts.clocks.collected(frames, config.task.frame_skip)
+            if not parts.delay.filling or self.over:
+                return parts.delay.push(rollout)
+            parts.delay.fill(rollout)
+
+    def publish(self, readings: dict[str, float], now: bool) -> None:
+        """The policy clock ticks; weights and statistics are given away if their time has come.
+
+        Args:
+            readings: of the round; its KL may call for a publication before the time.
+            now: publish in any case.
+        """
+        parts, timing = self.parts, self.config.clocks
+        parts.clocks.policy_version += 1
+        moved = readings.get("diag/kl_behaviour", 0.0)
+        self.align = timing.align_kl is not None and moved > timing.align_kl
+        sooner = timing.publish_kl is not None and moved > timing.publish_kl
+        late = parts.clocks.policy_version - parts.clocks.published_version
+        if now or late >= timing.publish_interval or sooner or self.align:
+            parts.clocks.published_version = parts.clocks.policy_version
+            parts.publish()
 
     def start_collector(self) -> None:
         """Start collecting, with every random stream where the checkpoint left it."""
-        self._make_collector()
+        with self.name_place():
+            self.parts.start_source(self.config)
         if self._saved is not None:
             state.restore_random(self.parts, self._saved)
         else:
@@ -150,25 +172,23 @@ class Session:
 
     def restart_collector(self, update_frequency: int) -> None:
         """Collect another number of frames per rollout from now on; episodes and streams go on."""
-        assert self.collector is not None
+        assert self.parts.source is not None
         self.parts.update_frequency = update_frequency
-        self.collector.shutdown(close_env=False)
+        self.parts.source.close()
+        self.parts.delay.clear()
         self.parts.env.hold()
         noise = self.parts.policy_noise.get_state()
-        self._make_collector()
+        with self.name_place():
+            self.parts.start_source(self.config)
         # The new collector has tried the policy once.
         self.parts.policy_noise.set_state(noise)
 
     def begin_new_episodes(self) -> None:
         """Reset all environments, from a stream that follows from seed and frames."""
-        assert self.collector is not None
-        self.parts.begin_new_episodes(self.config.seed)
-        self.collector.reset()
-
-    def _make_collector(self) -> None:
-        with self.name_place():
-            self.collector = self.parts.make_collector(self.config)
-        self._batches = iter(self.collector)
+        assert self.parts.source is not None
+        self.parts.source.begin_new_episodes(self.config.seed, self.parts.clocks.frames)
+        self.parts.window.cut()
+        self.parts.forget_open_episodes()
 
     def watch(self, ready: Round) -> None:
         """Let watchers see weights and gradients of this round, where that is due."""
@@ -208,6 +228,7 @@ class Session:
             **clocks.readings(),
             **readings,
             **self.parts.episodes.readings(),
+            **(self.parts.source.readings() if self.parts.source is not None else {}),
             **self._rates(),
         }
         evaluated = False
@@ -238,7 +259,7 @@ class Session:
         clocks = self.parts.clocks
         if clocks.frames in (0, self.saved_at):
             return
-        if self.config.checkpoint.episode_boundary and self.collector is not None:
+        if self.config.checkpoint.episode_boundary and self.parts.source is not None:
             self.begin_new_episodes()
         keep = self.config.checkpoint.keep_last
         checkpoint.save(self.directory, self._state(), clocks.frames, keep)

@@ -15,7 +15,7 @@ from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.record.checkpoint import CheckpointError
 from rl_twoclocks.rundir import plain
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a checkpoint of an older version can no longer be read."""
 
 
@@ -27,6 +27,8 @@ _KEYS = {
     "update",
     "normalizer",
     "window",
+    "delay",
+    "ring",
     "episodes",
     "clocks",
     "random",
@@ -43,7 +45,7 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
     Where the simulators cannot be captured, `environments` is None: a stated episode boundary.
     """
     environments = None
-    if not config.checkpoint.episode_boundary:
+    if not config.checkpoint.episode_boundary and config.collect.mode == "sync":
         environments = parts.env.snapshot()
     return {
         "format": FORMAT,
@@ -53,6 +55,8 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
         "update": parts.learner.update.state_dict(),
         "normalizer": parts.normalizer.state_dict(),
         "window": parts.window.state_dict(),
+        "delay": parts.delay.state_dict(),
+        "ring": parts.ring.state_dict() if parts.ring is not None else [],
         "episodes": parts.episodes.state_dict(),
         "clocks": parts.clocks.state_dict(),
         "random": {
@@ -80,6 +84,9 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
     parts.learner.update.load_state_dict(state["update"])
     parts.normalizer.load_state_dict(state["normalizer"])
     parts.window.load_state_dict(state["window"])
+    parts.delay.load_state_dict(state["delay"])
+    if parts.ring is not None:
+        parts.ring.load_state_dict(state["ring"])
     parts.episodes.load_state_dict(state["episodes"])
     parts.clocks.load_state_dict(state["clocks"])
     parts.publish()

@@ -11,7 +11,8 @@ from rl_twoclocks import state
 from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
-from rl_twoclocks.diagnostics.cliff import smoothed
+from rl_twoclocks.diagnostics.cliff import SINCE, smoothed
+from rl_twoclocks.diagnostics.history import RETURN
 from rl_twoclocks.interventions import Governor, Orders, Rescue, Snapshots, View, free_memory
 from rl_twoclocks.record.events import Events
 from rl_twoclocks.schedule import Schedule
@@ -83,10 +84,11 @@ class Steering:
     def rescue(self) -> None:
         """Go back to before the cliff: weights, optimizer, normaliser; never clocks."""
         parts, version = self.parts, self.parts.clocks.policy_version
-        rounds = self.diagnose.history.rounds("rollout/return_round")
         alarm = self.diagnose.panel.active.get("reward_cliff")
-        below = int(alarm.values["rollouts below half"]) if alarm else 1
-        onset = int(rounds[-min(below, len(rounds))]) if len(rounds) else version
+        returned = self.diagnose.history.rounds(RETURN)
+        onset = int(returned[-1]) if len(returned) else version
+        if alarm is not None:
+            onset = int(alarm.values[SINCE])
         found = self.snapshots.before(onset - self.config.interventions.rescue.before)
         if found is not None:
             state.restore_learned(parts, found["state"])
@@ -94,6 +96,7 @@ class Steering:
         back = found["version"] if found else version
         self.events.note("rescue", f"weights of version {back} at version {version}", parts.clocks)
         parts.window.clear()
+        parts.delay.clear()
         parts.fork_streams(self.config.seed)
         self.diagnose.forget(found["score"] if found else float("-inf"))
 
@@ -103,7 +106,8 @@ class Steering:
         parts.window.resize(orders.batch_size)
         if orders.update_frequency != parts.update_frequency:
             session.restart_collector(orders.update_frequency)
-        parts.env.set_noise(self._noise(orders))
+        assert parts.source is not None
+        parts.source.set_noise(self._noise(orders))
         if orders.reseed or orders.rescue:
             session.begin_new_episodes()
         if orders.free_memory:

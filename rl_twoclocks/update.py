@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections import deque
 from dataclasses import astuple, dataclass, fields
 from types import FunctionType, MethodType
 from typing import Any
@@ -116,6 +117,7 @@ class Update:
         algo, optim, interventions: settings; constant for the run.
         compile_step: compile the step into one graph.
         cuda_graphs: capture that graph (CUDA only).
+        gradient_lag: take gradients at the parameters of so many steps ago, for experiments.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Update:
         interventions: InterventionsConfig,
         compile_step: bool,
         cuda_graphs: bool = False,
+        gradient_lag: int = 0,
     ) -> None:
         """Allocate the optimizer's state; compilation happens at the first call."""
         self.flat, self.algo, self.optim = flat, algo, optim
@@ -140,6 +143,11 @@ class Update:
         self.skip_nonfinite = interventions.on_nonfinite == "skip"
         self.protected = model.heads()
         zero = torch.zeros((), device=flat.vector.device)
+        # Parameters that gradients are taken at; with a lag, those of some steps ago.
+        self.seen = flat.vector
+        self.past = deque[Tensor](maxlen=max(gradient_lag, 1))
+        if gradient_lag:
+            self.seen = flat.vector.clone()
         self.alive = zero + 1
         self.step_scale = zero + 1
         controls = Controls(optim.learning_rate, algo.clip_epsilon)
@@ -161,7 +169,7 @@ class Update:
         self.cuda_graphs = compile_step and cuda_graphs
         if self.cuda_graphs:
             # Graphs may write only to memory that they know to stay where it is.
-            state = [flat.vector, self.alive, self.controls, self.step_scale]
+            state = [flat.vector, self.seen, self.alive, self.controls, self.step_scale]
             state += [self.moments, self.steps] if self.fused else []
             state += [self.proximal, self.proximal_weight] if self.averaged else []
             for tensor in state:
@@ -185,6 +193,10 @@ class Update:
 
     def __call__(self, *minibatch: Tensor) -> Tensor:
         """Take one step on tensors in the order of `fields`; return readings [READINGS + layers]."""
+        if self.seen is not self.flat.vector:
+            full = len(self.past) == self.past.maxlen
+            self.seen.copy_(self.past[0] if full else self.flat.vector)
+            self.past.append(self.flat.vector.detach().clone())
         if self.optimizer is None:
             readings = self._step(*minibatch)
             # A graph writes its results to the same memory at every call.
@@ -241,7 +253,7 @@ class Update:
         return {"expected": expected, "power": self.algo.importance_power}
 
     def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
-        theta = self.flat.vector
+        theta = self.seen
 
         def loss_of(vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             return self.loss(self.flat.named(vector), *minibatch)

@@ -42,6 +42,10 @@ def frames_of(collected: TensorDictBase, param_keys: tuple[str, ...], cut_end: b
     )
 
 
+BESIDES = ("discounted", "episode_return", "episode_length")
+"""What a rollout from elsewhere has besides the schema: for statistics, not for the window."""
+
+
 class Window:
     """The newest `batch_size` frames over N environments, oldest first along time."""
 
@@ -71,6 +75,7 @@ class Window:
 
     def append(self, rollout: TensorDict) -> None:
         """Add a rollout [N, T]; the oldest frames beyond the window's size are dropped."""
+        rollout = rollout.exclude(*BESIDES)
         if self.frames is None or rollout.shape[1] >= self.length:
             self.frames = rollout[:, -self.length :]
         else:

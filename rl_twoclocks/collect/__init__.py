@@ -1,7 +1,39 @@
-"""Collection: the behaviour policy, TorchRL's collector around it, and episode statistics."""
+"""Collection: the behaviour policy, where rollouts come from, and episode statistics."""
 
-from rl_twoclocks.collect.behaviour import BehaviourPolicy
+from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.episodes import Episodes
+from rl_twoclocks.collect.lag import Delay, Ring
+from rl_twoclocks.collect.source import Source, SyncSource
 from rl_twoclocks.collect.sync import make_collector
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import BatchedEnv
 
-__all__ = ["BehaviourPolicy", "Episodes", "make_collector"]
+__all__ = [
+    "BehaviourPolicy",
+    "Delay",
+    "Episodes",
+    "Published",
+    "Ring",
+    "Source",
+    "SyncSource",
+    "make_collector",
+    "make_source",
+]
+
+
+def make_source(
+    env: BatchedEnv, behaviour: BehaviourPolicy, config: Config, update_frequency: int, frames: int
+) -> Source:
+    """Start the source of rollouts that `collect.mode` asks for.
+
+    Args:
+        env, behaviour: of this process; used where collection is synchronous.
+        config: of the run.
+        update_frequency: U, frames per rollout.
+        frames: collected so far, so that what starts anew does not repeat itself.
+    """
+    if config.collect.mode == "async":
+        from rl_twoclocks.collect.pool import AsyncSource
+
+        return AsyncSource(config, behaviour, update_frequency, frames)
+    return SyncSource(env, behaviour, config, update_frequency)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -14,6 +15,17 @@ from rl_twoclocks.envs import BatchedEnv
 from rl_twoclocks.models import ActionMap, ActorCritic, fast_mlp
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
+
+
+class Published(NamedTuple):
+    """A policy as it is given away: everything that acting needs, and its version."""
+
+    parameters: Tensor
+    """Flat weights [P]."""
+    shift: Tensor
+    scale: Tensor
+    """Of the observations, as the normaliser had them."""
+    version: int
 
 
 class BehaviourPolicy(TensorDictModuleBase):
@@ -88,6 +100,24 @@ class BehaviourPolicy(TensorDictModuleBase):
         self.scale = normalizer.scale.to(self._device, copy=True)
         self.version = version
         self._stamp = torch.full_like(self._stamp, version)
+
+    def published(self) -> Published:
+        """A copy of the policy that acts now, on the CPU."""
+        return Published(
+            self.flat.vector.detach().cpu().clone(),
+            self.shift.cpu().clone(),
+            self.scale.cpu().clone(),
+            self.version,
+        )
+
+    @torch.no_grad()
+    def take(self, published: Published) -> None:
+        """Act with a policy that was given away."""
+        self.flat.vector.copy_(published.parameters)
+        self.shift = published.shift.to(self._device, copy=True)
+        self.scale = published.scale.to(self._device, copy=True)
+        self.version = published.version
+        self._stamp = torch.full_like(self._stamp, published.version)
 
     def moved(self, parameters: Tensor, normalizer: Normalizer) -> str:
         """Name what differs from the learner: `weights`, `normaliser`, or `mode` if neither does."""

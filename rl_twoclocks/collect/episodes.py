@@ -34,11 +34,14 @@ class Episodes:
             self.returns[env] += r[env, start:].sum()
             self.lengths[env] += r.shape[1] - start
         # By time, so that "recent" means recent whatever the environment's number.
-        ordered = [(total, length) for _, total, length in sorted(finished)]
-        self.finished.extend(ordered)
-        self.count += len(ordered)
-        self.newest = ordered
-        return ordered
+        return self.take([(total, length) for _, total, length in sorted(finished)])
+
+    def take(self, finished: list[tuple[float, int]]) -> list[tuple[float, int]]:
+        """Add a rollout's finished episodes, (return, length) by time."""
+        self.finished.extend(finished)
+        self.count += len(finished)
+        self.newest = finished
+        return finished
 
     def discard_open(self) -> None:
         """Forget unfinished episodes: the environments were reset."""

@@ -12,6 +12,8 @@ from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
+SINCE = "since round"
+"""Value of `reward_cliff`: the round in which the fall began."""
 
 
 def pace_readings(reward: Tensor, terminated: Tensor) -> dict[str, float]:
@@ -106,7 +108,7 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
     return Alarm(
         "reward_cliff",
         "danger",
-        {"return": newest, "best": best, "rollouts below half": float(below)},
+        {"return": newest, "best": best, SINCE: float(history.rounds(SMOOTHED)[-below])},
         "the return fell below half of its best and did not come back;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
@@ -127,12 +129,14 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     smooth, first = smoothed(pace), float(history.start(REWARD)[0])
     best = smooth[:-needed].max()
-    if best - smooth[-1] < _noise(history, REWARD) or rounds_below(smooth, first) < needed:
+    below = rounds_below(smooth, first)
+    if best - smooth[-1] < _noise(history, REWARD) or below < needed:
         return None
+    since = float(history.rounds(REWARD)[-below])
     return Alarm(
         "reward_cliff",
         "danger",
-        {"reward per frame": float(smooth[-1]), "best": float(best), "rounds": float(needed)},
+        {"reward per frame": float(smooth[-1]), "best": float(best), SINCE: since},
         "the reward per frame fell below half of its best for longer than an episode;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )

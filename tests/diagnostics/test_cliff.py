@@ -133,7 +133,7 @@ def test_cliff_alarm_on_a_return_that_falls_and_stays_down() -> None:
     assert (alarm.name, alarm.severity) == ("reward_cliff", "danger")
     assert alarm.values["return"] == pytest.approx(-1000, abs=6)
     assert alarm.values["best"] == pytest.approx(-150, abs=90)
-    assert alarm.values["rollouts below half"] >= CALIBRATED.cliff_rounds
+    assert alarm.values["since round"] == pytest.approx(30, abs=3)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_cliff_alarm_after_a_long_plateau_is_that_after_a_short_one(plateau: int
     assert alarm is not None
     assert alarm.values["return"] == pytest.approx(-1000, abs=6)
     assert alarm.values["best"] == pytest.approx(-150, abs=90)
-    assert alarm.values["rollouts below half"] == 10
+    assert alarm.values["since round"] == 32 + plateau
 
 
 def test_cliff_alarm_goes_on_when_the_height_is_no_longer_kept() -> None:
@@ -227,7 +227,8 @@ def test_cliff_alarm_goes_on_when_the_height_is_no_longer_kept() -> None:
     alarm = cliff_alarm(history, CALIBRATED)
     assert alarm is not None
     assert alarm.values["best"] == pytest.approx(-150, abs=90)
-    assert alarm.values["rollouts below half"] == KEEP
+    # The fall began before what is kept: the oldest kept round is the nearest to it.
+    assert alarm.values["since round"] == 30 + LONG - KEEP
 
 
 def test_cliff_alarm_is_silent_late_in_a_run_that_only_sinks_to_above_half() -> None:
@@ -293,7 +294,7 @@ def test_pace_alarm_waits_for_one_episode_and_no_longer(after: int, sees: bool) 
     if alarm is not None:
         assert alarm.name == "reward_cliff"
         assert alarm.severity == "danger"
-        assert alarm.values["rounds"] == 16
+        assert alarm.values["since round"] == pytest.approx(66, abs=2)
 
 
 def test_pace_alarm_is_silent_where_episodes_end_early() -> None:

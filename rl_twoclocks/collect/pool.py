@@ -1,0 +1,225 @@
+"""The asynchronous pool: workers collect at their own pace, the learner takes what is near enough."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from rl_twoclocks.collect.behaviour import BehaviourPolicy
+from rl_twoclocks.collect.generator import Generator
+from rl_twoclocks.collect.shared import Board, Shelf
+from rl_twoclocks.collect.source import Noise, choose
+from rl_twoclocks.collect.worker import work
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import NonFiniteError, WorkerError
+from rl_twoclocks.seeding import stream_seed
+
+GRACE = 5.0
+"""Seconds that a worker has to end by itself; then it is killed."""
+SILENCE = 300.0
+"""Seconds without a slice from any worker after which the run ends instead of hanging."""
+
+
+class AsyncSource:
+    """Worker processes with a shelf of slots each, in shared memory.
+
+    A worker that dies is noticed by its pipe at once and started again, with other episodes, up to
+    `collect.max_restarts` times in a run; one that raises ends the run with its own message.
+    """
+
+    def __init__(
+        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+    ) -> None:
+        """Start the workers; `frames` collected so far make their episodes new ones."""
+        collect = config.collect
+        self.config, self.collect = config, collect
+        self.envs = config.num_envs // collect.workers
+        self.steps = update_frequency // config.num_envs
+        self.life = frames
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["rl_twoclocks.collect.worker"])
+        self.board = Board(behaviour.published())
+        slots = max(2, collect.slots // collect.workers)
+        example = self._example()
+        self.shelves = [Shelf(example, slots) for _ in range(collect.workers)]
+        self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
+        self.restarts = 0
+        self.taken_lengths = [0, 0]
+        self.counted_lost = 0
+        self.noise: Noise | None = None
+        self.workers: list[Any] = [None] * collect.workers
+        self.pipes: list[Connection] = []
+        for index in range(collect.workers):
+            self.pipes.append(self._start(index))
+
+    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+        """Wait for as many slices as there are workers, near enough to the learner's version.
+
+        Raises:
+            WorkerError: a worker raised, or more workers died than `max_restarts` allows.
+            NonFiniteError: a worker saw an observation or reward that is not finite.
+        """
+        taken: list[TensorDict] = []
+        heard = time.monotonic()
+        while True:
+            self._take(taken, version, max_staleness)
+            if len(taken) == self.collect.workers:
+                break
+            if self._listen(timeout=1.0):
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE:
+                raise WorkerError(f"no worker has sent a slice for {SILENCE:.0f} seconds")
+        rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
+        lengths = rollout["episode_length"]
+        self.taken_lengths[0] += int((lengths > 0).sum())
+        self.taken_lengths[1] += int(lengths.sum())
+        lost = sum(int(shelf.lost[0]) for shelf in self.shelves)
+        frames = rollout.numel() + lost - self.counted_lost
+        self.counted_lost = lost
+        return rollout, frames
+
+    def publish(self, behaviour: BehaviourPolicy) -> None:
+        """Put the policy on the board; workers take it before their next slice."""
+        self.board.write(behaviour.published())
+
+    def begin_new_episodes(self, seed: int, index: int) -> None:
+        """Let every worker reset its environments, and drop what waits."""
+        for shelf in self.shelves:
+            for _, slot, _ in shelf.ready():
+                shelf.drop(slot)
+        self._tell("begin_new_episodes", index)
+
+    def set_noise(self, noise: Noise | None) -> None:
+        """Let every worker add noise to its observations, or stop."""
+        if noise is None and self.noise is None:
+            return
+        self.noise = noise
+        self._tell("set_noise", noise)
+
+    def readings(self) -> dict[str, float]:
+        """Dropped frames and their episodes' length, slices waiting, workers started again.
+
+        `clock/dropped_length_ratio` is the mean length of episodes that ended in dropped slices over
+        that in slices learnt from: far from 1, dropping favours short or long episodes.
+        """
+        lost = torch.stack([shelf.lost for shelf in self.shelves]).sum(0).tolist()
+        readings = {
+            "clock/dropped_frames": float(lost[0]),
+            "collect/waiting": float(sum(len(shelf.ready()) for shelf in self.shelves)),
+            "collect/restarts": float(self.restarts),
+        }
+        count, total = self.taken_lengths
+        if lost[1] and count:
+            readings["clock/dropped_length_ratio"] = (lost[2] / lost[1]) / (total / count)
+        return readings
+
+    def close(self) -> None:
+        """End all workers: they stop at the end of their slice, or are killed."""
+        for pipe in self.pipes:
+            pipe.close()
+        deadline = time.monotonic() + GRACE
+        for worker in self.workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+            worker.close()
+        self.workers, self.pipes = [], []
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _example(self) -> TensorDict:
+        """A slice of the right shape: one is collected here, by a single step of every environment."""
+        generator = Generator(self.config, 0, self.envs, 1, self.life)
+        try:
+            frames = generator.slice()
+        finally:
+            generator.close()
+        return frames.expand(self.envs, self.steps) if self.steps > 1 else frames
+
+    def _start(self, index: int) -> Connection:
+        mine, theirs = self.context.Pipe()
+        life = self.life + self.restarts
+        arguments = (self.config, index, self.envs, self.steps, life, self.board)
+        worker = self.context.Process(
+            target=work,
+            args=(*arguments, self.shelves[index], theirs),
+            name=f"collect worker {index}",
+            daemon=True,
+        )
+        worker.start()
+        # Ours must be the only other end, or the worker would never see it close.
+        theirs.close()
+        self.workers[index] = worker
+        return mine
+
+    def _take(self, taken: list[TensorDict], version: int, max_staleness: int | None) -> None:
+        """Take waiting slices until there are enough, and drop those that are too old."""
+        waiting = [
+            (number, index, slot, stamp)
+            for index, shelf in enumerate(self.shelves)
+            for number, slot, stamp in shelf.ready()
+        ]
+        waiting.sort()
+        wanted = self.collect.workers - len(taken)
+        stamps = [stamp for *_, stamp in waiting]
+        order = self.collect.order
+        good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
+        for i in too_old:
+            _, index, slot, _ = waiting[i]
+            self.shelves[index].drop(slot)
+        for i in good:
+            number, index, slot, _ = waiting[i]
+            frames = self.shelves[index].take(slot, number)
+            if frames is not None:
+                taken.append(frames)
+
+    def _listen(self, timeout: float) -> bool:
+        """Wait for news of any worker; whether there was some."""
+        news = wait(self.pipes, timeout)
+        for index, pipe in enumerate(self.pipes):
+            if pipe not in news:
+                continue
+            try:
+                while pipe.poll():
+                    if (said := pipe.recv()) is not None:
+                        self._raise(index, *said)
+            except (EOFError, ConnectionResetError, BrokenPipeError):
+                self._replace(index)
+        return bool(news)
+
+    def _raise(self, index: int, name: str, message: str, trace: str) -> None:
+        if name == NonFiniteError.__name__:
+            raise NonFiniteError(f"{message} (in collect worker {index})")
+        raise WorkerError(f"collect worker {index} raised {name}: {message}\n{trace}")
+
+    def _replace(self, index: int) -> None:
+        """Start a dead worker again."""
+        dead = self.workers[index]
+        dead.join(GRACE)
+        code = dead.exitcode
+        self.restarts += 1
+        if self.restarts > self.collect.max_restarts:
+            raise WorkerError(
+                f"collect worker {index} died (exit code {code}) and collect.max_restarts="
+                f"{self.collect.max_restarts} restarts are used up"
+            )
+        self.pipes[index].close()
+        dead.close()
+        self.shelves[index].abandon()
+        self.pipes[index] = self._start(index)
+        if self.noise is not None:
+            self.pipes[index].send(("set_noise", self.noise))
+
+    def _tell(self, what: str, argument: Any) -> None:
+        for index in range(len(self.pipes)):
+            try:
+                self.pipes[index].send((what, argument))
+            except (BrokenPipeError, ConnectionResetError):
+                self._replace(index)

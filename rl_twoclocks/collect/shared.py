@@ -1,0 +1,128 @@
+"""Shared memory between the learner and its workers, without locks: a killed process can hold none.
+
+Everything is guarded by a number that is odd (or a state that says so) while its owner writes; who
+reads looks at it before and after. Tensors come from torch's shared memory, whose files are unlinked
+as soon as they are mapped: nothing is left over, however a process ends.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl_twoclocks.collect.behaviour import Published
+
+FREE, WRITING, READY = 0, 1, 2
+
+
+def shared(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Zeros in shared memory."""
+    return torch.zeros(*shape, dtype=dtype).share_memory_()
+
+
+class Board:
+    """The published policy; one writes, all read."""
+
+    def __init__(self, first: Published) -> None:
+        """Allocate for policies of this size, and publish a first one."""
+        self.parameters, self.shift, self.scale = (
+            torch.empty_like(part).share_memory_()
+            for part in (first.parameters, first.shift, first.scale)
+        )
+        self.stamp = shared(2)
+        self.write(first)
+
+    def write(self, policy: Published) -> None:
+        """Publish."""
+        self.stamp[0] += 1
+        self.parameters.copy_(policy.parameters)
+        self.shift.copy_(policy.shift)
+        self.scale.copy_(policy.scale)
+        self.stamp[1] = policy.version
+        self.stamp[0] += 1
+
+    @property
+    def version(self) -> int:
+        """Of the newest policy."""
+        return int(self.stamp[1])
+
+    def read(self) -> Published:
+        """The newest policy, whole."""
+        while True:
+            before = int(self.stamp[0])
+            policy = Published(
+                self.parameters.clone(), self.shift.clone(), self.scale.clone(), self.version
+            )
+            if before % 2 == 0 and before == int(self.stamp[0]):
+                return policy
+            time.sleep(1e-4)
+
+
+class Shelf:
+    """One worker's slots; the worker fills them, the learner empties them."""
+
+    def __init__(self, example: TensorDict, slots: int) -> None:
+        """Allocate `slots` slices shaped like `example` [n, T]."""
+        self.slices = example.unsqueeze(0).expand(slots, *example.shape).clone().share_memory_()
+        self.state = shared(slots)
+        self.number = shared(slots)
+        self.version = shared(slots)
+        self.lost = shared(3)
+        """Frames, episodes and summed episode lengths that the worker overwrote."""
+
+    # -- the worker's side ---------------------------------------------------------------------
+
+    def place(self, drop: bool) -> int | None:
+        """A slot to fill; with `drop` the oldest waiting one if none is free, else None."""
+        free = (self.state == FREE).nonzero()
+        if len(free):
+            return int(free[0])
+        if not drop:
+            return None
+        waiting = torch.where(self.state == READY, self.number, torch.iinfo(torch.int64).max)
+        slot = int(waiting.argmin())
+        if self.state[slot] != READY:
+            return None
+        self.state[slot] = WRITING
+        self._count_lost(slot)
+        return slot
+
+    def fill(self, slot: int, frames: TensorDict, number: int, version: int) -> None:
+        """Put a slice in a slot and let it be seen."""
+        self.state[slot] = WRITING
+        self.slices[slot].copy_(frames)
+        self.number[slot], self.version[slot] = number, version
+        self.state[slot] = READY
+
+    # -- the learner's side --------------------------------------------------------------------
+
+    def ready(self) -> list[tuple[int, int, int]]:
+        """(number, slot, version) of the waiting slices, oldest first."""
+        slots = (self.state == READY).nonzero().flatten().tolist()
+        return sorted((int(self.number[s]), s, int(self.version[s])) for s in slots)
+
+    def take(self, slot: int, number: int) -> TensorDict | None:
+        """Copy a waiting slice and free its slot; None if the worker has replaced it meanwhile."""
+        frames = self.slices[slot].clone()
+        if self.state[slot] != READY or int(self.number[slot]) != number:
+            return None
+        self.state[slot] = FREE
+        return frames
+
+    def drop(self, slot: int) -> None:
+        """Free a slot unread."""
+        self._count_lost(slot)
+        self.state[slot] = FREE
+
+    def abandon(self) -> None:
+        """Free what a dead worker was writing."""
+        self.state[self.state == WRITING] = FREE
+
+    def _count_lost(self, slot: int) -> None:
+        lengths = self.slices[slot]["episode_length"]
+        self.lost[0] += lengths.numel()
+        self.lost[1] += int((lengths > 0).sum())
+        self.lost[2] += int(lengths.sum())

@@ -1,0 +1,128 @@
+"""Where rollouts come from: one interface for collection here, in workers, and on other machines."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.collectors import Collector
+
+from rl_twoclocks.collect.behaviour import BehaviourPolicy
+from rl_twoclocks.collect.sync import make_collector
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import BatchedEnv
+from rl_twoclocks.seeding import env_seeds
+from rl_twoclocks.window import frames_of
+
+Noise = tuple[Tensor, int]
+"""Deviations of observation noise and the seed of its stream."""
+
+
+class Source(Protocol):
+    """Gives rollouts, every frame stamped with the version of the policy that acted."""
+
+    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+        """The next U frames in the window's schema, and the frames collected since the last call.
+
+        Args:
+            version: the learner's.
+            max_staleness: versions by which a frame may be older; None: any. What is older is dropped
+                and counted among the frames.
+        """
+        ...
+
+    def publish(self, behaviour: BehaviourPolicy) -> None:
+        """Give a policy (weights, normaliser and version together) to those who collect."""
+        ...
+
+    def begin_new_episodes(self, seed: int, index: int) -> None:
+        """Reset all environments from a stream that follows from a seed and an index."""
+        ...
+
+    def set_noise(self, noise: Noise | None) -> None:
+        """Add noise to all observations from the next rollout on, or stop it."""
+        ...
+
+    def readings(self) -> dict[str, float]:
+        """What was dropped, restarted or is waiting: `clock/*` and `collect/*`."""
+        ...
+
+    def close(self) -> None:
+        """Stop collecting and free what this holds."""
+        ...
+
+
+class SyncSource:
+    """TorchRL's collector in this process: the policy waits for the data, the data for the policy."""
+
+    def __init__(
+        self, env: BatchedEnv, behaviour: BehaviourPolicy, config: Config, update_frequency: int
+    ) -> None:
+        """Start collecting; resets the environments, or takes up their restored state."""
+        self.env, self.behaviour = env, behaviour
+        self.cut_end = config.collect.reset_each_rollout or config.collect.split_trajs
+        self.collector: Collector = make_collector(env, behaviour, update_frequency, config.collect)
+        self._batches = iter(self.collector)
+
+    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+        """Collect with the policy as it is now."""
+        rollout = frames_of(next(self._batches), self.behaviour.distribution.keys, self.cut_end)
+        return rollout, rollout.numel()
+
+    def publish(self, behaviour: BehaviourPolicy) -> None:
+        """Nothing to do: the policy that was published to is the one that acts."""
+
+    def begin_new_episodes(self, seed: int, index: int) -> None:
+        """Reset all environments."""
+        n = self.env.batch_size[0]
+        self.env.reseed(env_seeds(seed, "environment", n, index=index))
+        self.collector.reset()
+
+    def set_noise(self, noise: Noise | None) -> None:
+        """Add noise to all observations."""
+        self.env.set_noise(noise)
+
+    def readings(self) -> dict[str, float]:
+        """Nothing is ever dropped here."""
+        return {}
+
+    def close(self) -> None:
+        """Stop the collector; the environments stay open and can be collected from again."""
+        self.collector.shutdown(close_env=False)
+
+
+def choose(
+    versions: Sequence[int],
+    wanted: int,
+    version: int,
+    max_staleness: int | None,
+    order: str,
+    stream: random.Random,
+) -> tuple[list[int], list[int]]:
+    """Which of the waiting slices to learn from, and which to drop.
+
+    Args:
+        versions: of the slices, oldest arrival first.
+        wanted: how many to take.
+        version: the learner's.
+        max_staleness: versions by which a slice may be older; None: any.
+        order: near (newest version first), random, or fifo (oldest arrival first).
+        stream: for the random order.
+
+    Returns:
+        Positions taken, at most `wanted`, and positions too old. Of one version the earlier arrival
+        comes first, so that nothing waits for ever.
+    """
+    everything = range(len(versions))
+    too_old = [
+        i for i in everything if max_staleness is not None and version - versions[i] > max_staleness
+    ]
+    good = [i for i in everything if i not in set(too_old)]
+    if order == "near":
+        good.sort(key=lambda i: -versions[i])
+    elif order == "random":
+        stream.shuffle(good)
+    return good[:wanted], too_old

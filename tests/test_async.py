@@ -1,0 +1,295 @@
+"""The asynchronous pool: true stamps, bounded age, dead workers, nothing left over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import rl_twoclocks
+from rl_twoclocks.build import Parts, build
+from rl_twoclocks.collect.pool import AsyncSource
+from rl_twoclocks.collect.shared import FREE, READY, WRITING, Board, Shelf
+from rl_twoclocks.collect.source import choose
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.envs import NonFiniteError, WorkerError
+from rl_twoclocks.record import read_metrics
+from rl_twoclocks.safety import settle
+from rl_twoclocks.window import BESIDES
+from tests.envs import run_config
+
+
+@contextlib.contextmanager
+def pool(config: Config) -> Iterator[tuple[Parts, AsyncSource]]:
+    """The parts of a run whose workers are collecting."""
+    config, derived = settle(config)
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        assert isinstance(parts.source, AsyncSource)
+        yield parts, parts.source
+    finally:
+        parts.close()
+
+
+def publish(parts: Parts, version: int) -> None:
+    parts.clocks.policy_version = parts.clocks.published_version = version
+    parts.publish()
+
+
+def wait_for_slices(source: AsyncSource, count: int) -> None:
+    limit = time.monotonic() + 60
+    while source.readings()["collect/waiting"] < count and time.monotonic() < limit:
+        time.sleep(0.02)
+
+
+def dead_workers(pids: list[int], seconds: float = 10.0) -> bool:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("order", "limit", "taken", "dropped"),
+    [
+        ("near", None, [2, 0], []),
+        ("near", 2, [2, 0], [1]),
+        ("near", 0, [], [0, 1, 2, 3]),
+        ("fifo", None, [0, 1], []),
+        ("fifo", 2, [0, 2], [1]),
+    ],
+)
+def test_near_versions_come_first_and_old_ones_are_dropped(
+    order: str, limit: int | None, taken: list[int], dropped: list[int]
+) -> None:
+    found = choose([5, 3, 6, 5], 2, 7, limit, order, random.Random(0))
+    assert found == (taken, dropped)
+
+
+def test_a_random_order_takes_every_slice_equally_often() -> None:
+    stream = random.Random(0)
+    first = [choose([1, 2, 3], 1, 3, None, "random", stream)[0][0] for _ in range(600)]
+    assert all(150 < first.count(i) < 250 for i in range(3))
+
+
+def test_a_board_is_never_read_half_written() -> None:
+    from rl_twoclocks.collect import Published
+
+    board = Board(Published(torch.zeros(4), torch.zeros(2), torch.ones(2), 0))
+    board.stamp[0] += 1  # someone is writing
+    board.parameters.fill_(7.0)
+    with pytest.raises(TimeoutError), _alarm(0.2):
+        board.read()
+    board.stamp[1], board.stamp[0] = 3, board.stamp[0] + 1
+    policy = board.read()
+    assert (policy.version, policy.parameters.tolist()) == (3, [7.0] * 4)
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(*args: object) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _slice(value: float) -> rl_twoclocks.window.TensorDict:
+    from tensordict import TensorDict
+
+    return TensorDict(
+        {"reward": torch.full((2, 3), value), "episode_length": torch.tensor([[0.0, 5, 0]] * 2)},
+        batch_size=(2, 3),
+    )
+
+
+def test_a_full_shelf_lets_the_worker_wait_or_drop_its_oldest() -> None:
+    shelf = Shelf(_slice(0.0), slots=2)
+    for number in (1, 2):
+        slot = shelf.place(drop=False)
+        shelf.fill(slot, _slice(float(number)), number, number)
+    assert shelf.place(drop=False) is None
+    slot = shelf.place(drop=True)
+    assert [number for number, *_ in shelf.ready()] == [2]
+    shelf.fill(slot, _slice(3.0), 3, 3)
+    assert shelf.lost.tolist() == [6, 2, 10]
+    number, slot, version = shelf.ready()[-1]
+    assert (number, version) == (3, 3)
+    assert float(shelf.take(slot, number)["reward"][0, 0]) == 3.0
+    assert shelf.state[slot] == FREE
+
+
+def test_a_slice_replaced_while_it_is_read_is_not_taken_and_one_of_a_dead_worker_is_freed() -> None:
+    shelf = Shelf(_slice(0.0), slots=2)
+    shelf.fill(0, _slice(1.0), 1, 1)
+    assert shelf.take(0, number=7) is None
+    assert shelf.state[0] == READY
+    shelf.state[1] = WRITING
+    shelf.abandon()
+    assert shelf.state.tolist() == [READY, FREE]
+
+
+def test_stamps_tell_the_truth(tmp_path: Path) -> None:
+    """The stored version's parameters give the stored log-probabilities, whatever came since."""
+    config = run_config("Target", tmp_path, "collect=async", "collect.workers=2", "collect.slots=8")
+    with pool(config) as (parts, source):
+        published = {0: parts.behaviour.published()}
+        seen: set[int] = set()
+        for version in range(1, 9):
+            with torch.no_grad():
+                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
+            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
+            publish(parts, version)
+            published[version] = parts.behaviour.published()
+            rollout, frames = source.next(version, None)
+            assert rollout.shape == (4, 16)
+            assert frames >= rollout.numel()
+            assert set(BESIDES) <= set(rollout.keys())
+            dist = parts.model.distribution
+            for stamp in rollout["policy_version"].unique().tolist():
+                rows = (rollout["policy_version"] == stamp).all(1)
+                part = rollout[rows]
+                parts.behaviour.take(published[stamp])
+                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
+                again = dist.log_prob(params, part["action"].flatten(0, 1))
+                stored = part["behaviour_log_prob"].flatten()
+                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
+                seen.add(stamp)
+            parts.behaviour.take(published[version])
+        assert len(seen) > 3
+
+
+def test_frames_beyond_the_limit_are_dropped_and_counted(tmp_path: Path) -> None:
+    config = run_config("Counter", tmp_path, "collect=async", "collect.slots=4")
+    with pool(config) as (parts, source):
+        wait_for_slices(source, 4)
+        publish(parts, 9)
+        rollout, frames = source.next(9, 0)
+        assert rollout["policy_version"].unique().tolist() == [9]
+        dropped = source.readings()["clock/dropped_frames"]
+        assert dropped >= 4 * rollout.numel()
+        assert frames == rollout.numel() + dropped
+        # Counter's episodes are all as long, so that dropping favours none.
+        assert source.readings()["clock/dropped_length_ratio"] == pytest.approx(1.0)
+
+
+def test_episode_sums_are_made_where_the_frames_are(tmp_path: Path) -> None:
+    config = run_config("Lengths", tmp_path, "collect=async")
+    with pool(config) as (parts, source):
+        for _ in range(3):
+            parts.count_episodes(source.next(0, None)[0])
+    lengths = [length for _, length in parts.episodes.finished]
+    assert set(lengths) == {3, 7}
+    assert all(total == length for total, length in parts.episodes.finished)
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_a_killed_worker_is_started_again_as_often_as_allowed(
+    restarts: int, tmp_path: Path
+) -> None:
+    words = ["collect=async", f"collect.max_restarts={restarts}", "collect.slots=2"]
+    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+        for _ in range(restarts):
+            source.next(0, None)
+            os.kill(source.workers[0].pid, signal.SIGKILL)
+            begin = time.monotonic()
+            # What was waiting is still good; the third is of the new worker.
+            rollouts = [source.next(0, None)[0] for _ in range(4)]
+            assert time.monotonic() - begin < 60
+            assert all(r.shape == (4, 16) for r in rollouts)
+        assert source.readings()["collect/restarts"] == restarts
+        os.kill(source.workers[0].pid, signal.SIGKILL)
+        with pytest.raises(WorkerError, match=f"max_restarts={restarts}"):
+            for _ in range(5):
+                source.next(0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "error", "text"),
+    [
+        ("Raising", [], WorkerError, "worker 0 raised ValueError: simulator fell over"),
+        (
+            "Poison",
+            ["task.kwargs={quantity: reward, value: nan, frame: 3, bad_seed: 0}"],
+            NonFiniteError,
+            "reward of environment",
+        ),
+    ],
+)
+def test_an_error_in_a_worker_ends_the_run_with_its_own_message(
+    name: str, words: list[str], error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    config = run_config(name, tmp_path, "collect=async", *words)
+    if name == "Poison":
+        from rl_twoclocks.seeding import env_seeds
+
+        bad = env_seeds(config.seed, "environments of generator 0", 4)[2]
+        kwargs = config.task.kwargs | {"bad_seed": bad}
+        task = config.task.model_copy(update={"kwargs": kwargs})
+        config = config.model_copy(update={"task": task})
+    with pytest.raises(error, match=text), pool(config) as (_, source):
+        for _ in range(3):
+            source.next(0, None)
+
+
+def test_nothing_is_left_over(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    config = run_config("Target", tmp_path, "collect=async", "collect.workers=2")
+    with pool(config) as (_, source):
+        source.next(0, None)
+        pids = [worker.pid for worker in source.workers]
+        assert not dead_workers(pids, 0.1)
+    assert dead_workers(pids)
+    assert {f for f in os.listdir("/dev/shm") if f.startswith("torch")} <= before
+
+
+def test_a_whole_run_and_its_resumption(tmp_path: Path) -> None:
+    words = ["collect=async", "clocks.publish_interval=2", "checkpoint.every_frames=64"]
+    result = rl_twoclocks.train(run_config("Target", tmp_path, *words))
+    assert result.stopped_by is None
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert rows[-1]["frames"] == result.frames >= 256
+    assert max(row["clock/publish_lag"] for row in rows) == 1
+    assert all(row["clock/staleness_min"] >= 0 for row in rows)
+    longer = rl_twoclocks.train(run_config("Target", tmp_path, *words, "total_frames=512"))
+    assert longer.frames >= 512
+    assert longer.rounds > result.rounds
+
+
+def test_the_order_to_align_waits_for_data_of_the_newest_policy(tmp_path: Path) -> None:
+    words = ["collect=async", "clocks.align_kl=1e-9", "total_frames=512", "collect.slots=4"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words, "diagnostics=default"))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    moved = [i for i, row in enumerate(rows[:-1]) if row.get("diag/kl_behaviour", 0) > 1e-9]
+    assert moved
+    assert all(rows[i + 1]["clock/staleness_max"] == 0 for i in moved)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["collect.workers=3"], "nearest is collect.workers=2, or num_envs=6"),
+        (["collect.vectorization=async"], "raise collect.workers"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused_before_anything_runs(
+    words: list[str], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        rl_twoclocks.train(run_config("Target", tmp_path / "run", "collect=async", *words))
+    assert not (tmp_path / "run").exists()

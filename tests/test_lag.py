@@ -1,0 +1,107 @@
+"""Lag on purpose is the lag that is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import rl_twoclocks
+from rl_twoclocks.build import build
+from rl_twoclocks.record import read_metrics
+from rl_twoclocks.safety import settle
+from rl_twoclocks.update import Controls
+from tests.envs import run_config
+
+
+def trained(path: Path, *words: str) -> list[dict]:
+    rl_twoclocks.train(run_config("Target", path, "total_frames=640", *words))
+    return read_metrics(path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_queue_makes_every_frame_that_old(lag: int, tmp_path: Path) -> None:
+    rows = trained(tmp_path, f"clocks.lag={lag}")
+    # The queue fills before the first round; from then on the lag grows to its full size.
+    assert [row["clock/staleness_mean"] for row in rows] == [min(i, lag) for i in range(len(rows))]
+    assert rows[0]["frames"] == 64 * (lag + 1)
+    assert rows[-1]["frames"] == 640
+
+
+def test_no_lag_is_what_it_was(tmp_path: Path) -> None:
+    plain, zero = trained(tmp_path / "a"), trained(tmp_path / "b", "clocks.lag=0")
+    for one, two in zip(plain, zero, strict=True):
+        assert {k: v for k, v in one.items() if not k.startswith("time/")} == {
+            k: v for k, v in two.items() if not k.startswith("time/")
+        }
+
+
+def test_a_ring_mixes_versions_up_to_the_lag(tmp_path: Path) -> None:
+    rows = trained(tmp_path, "clocks.lag=3", "clocks.lag_mode=ring", "total_frames=3200")
+    seen = {int(row["clock/staleness_mean"]) for row in rows}
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_slow_publisher_makes_data_older_round_by_round(tmp_path: Path) -> None:
+    rows = trained(tmp_path, "clocks.publish_interval=3", "normalize.calibrate=false")
+    assert [row["clock/staleness_mean"] for row in rows[:7]] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_large_kl_publishes_before_its_time(tmp_path: Path) -> None:
+    words = ["clocks.publish_interval=100", "clocks.publish_kl=1e-9", "diagnostics=default"]
+    rows = trained(tmp_path, *words)
+    assert all(row["clock/staleness_mean"] == 0 for row in rows)
+
+
+def test_a_queue_is_part_of_the_checkpoint(tmp_path: Path) -> None:
+    words = ["clocks.lag=2", "checkpoint.every_frames=64", "optim.anneal_frames=640"]
+    rl_twoclocks.train(run_config("Target", tmp_path / "a", *words, "total_frames=640"))
+    rl_twoclocks.train(run_config("Target", tmp_path / "b", *words, "total_frames=320"))
+    rl_twoclocks.train(run_config("Target", tmp_path / "b", *words, "total_frames=640"))
+    whole, resumed = (read_metrics(tmp_path / k / "metrics.jsonl") for k in "ab")
+    assert len(whole) == len(resumed) == 8
+    for one, two in zip(whole, resumed, strict=True):
+        for key in ("train/loss", "clock/staleness_mean", "frames", "train/kl"):
+            assert one.get(key) == two.get(key)
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_stale_gradients_are_those_of_older_parameters(lag: int, tmp_path: Path) -> None:
+    """With plain steps of a constant size, lagged steps repeat the gradients of `lag` steps ago."""
+    words = [f"clocks.gradient_lag={lag}", "optim.name=SGD", "~optim.kwargs.eps"]
+    words += ["optim.max_grad_norm=null"]
+    config, derived = settle(run_config("Target", tmp_path, *words))
+    parts = build(config, derived)
+    try:
+        update = parts.learner.update
+        update.start_round(Controls(0.1, 0.2))
+        g = torch.Generator().manual_seed(0)
+        n = 32
+        minibatch = (
+            torch.randn(n, 3, generator=g),
+            torch.randn(n, 2, generator=g),
+            torch.full((n,), -2.0),
+            torch.full((n,), -2.0),
+            torch.randn(n, generator=g),
+            torch.randn(n, generator=g),
+            torch.zeros(n),
+        )
+        where = [parts.flat.vector.clone()]
+        for _ in range(5):
+            update(*minibatch)
+            where.append(parts.flat.vector.clone())
+
+        def gradient(at: torch.Tensor) -> torch.Tensor:
+            def loss(vector: torch.Tensor) -> torch.Tensor:
+                return update.loss(parts.flat.named(vector), *minibatch)[0]
+
+            return torch.func.grad(loss)(at)
+
+        for step in range(5):
+            # Until there are parameters so old, the newest are used.
+            old = where[step - lag] if step >= lag else where[step]
+            moved = where[step] - where[step + 1]
+            torch.testing.assert_close(moved, 0.1 * gradient(old), atol=1e-6, rtol=1e-4)
+    finally:
+        parts.close()
