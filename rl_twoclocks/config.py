@@ -29,6 +29,7 @@ __all__ = [
     "ModelConfig",
     "NormalizeConfig",
     "OptimConfig",
+    "RedisConfig",
     "TaskConfig",
 ]
 
@@ -202,18 +203,31 @@ class NormalizeConfig(Group):
     """Scaled rewards are cut to plus or minus this (mode return only)."""
 
 
+class RedisConfig(Group):
+    """The queue between generators and the learner."""
+
+    url: str = "redis://127.0.0.1:6379"
+    """redis://[user:password@]host:port[/database], or rediss:// for TLS."""
+    run: str | None = None
+    """Name under which generators find the run; null: follows from the run directory."""
+    spawn: bool = True
+    """Start `collect.workers` generators on this machine; false: they are started elsewhere."""
+    patience: float = Field(default=60.0, gt=0)
+    """Seconds without a server or without a slice after which the run ends."""
+
+
 class CollectConfig(Group):
     """Where frames come from."""
 
     name: str = "sync"
     """Preset name."""
-    mode: Literal["sync", "async"] = "sync"
+    mode: Literal["sync", "async", "redis", "ray"] = "sync"
     """sync: rollout and update take turns in this process; async: worker processes collect while the
-    learner learns."""
+    learner learns; redis: generators anywhere, behind a Redis server; ray: actors on a Ray cluster."""
     workers: int = Field(default=1, ge=1)
-    """async: worker processes; they share `num_envs` among them."""
+    """async, redis: slices per rollout, and worker processes; they share `num_envs` among them."""
     slots: int = Field(default=4, ge=2)
-    """async: slices that can wait for the learner, over all workers (the pool). More: older data."""
+    """async, redis: slices that can wait for the learner, over all workers. More: older data."""
     order: Literal["near", "random", "fifo"] = "near"
     """Which waiting slices are learnt from first: newest versions, any, or the oldest."""
     max_staleness: int | None = Field(default=8, ge=0)
@@ -222,6 +236,9 @@ class CollectConfig(Group):
     """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
     max_restarts: int = Field(default=10, ge=0)
     """Dead workers that are started again, over the whole run; then it ends."""
+    ray_address: str | None = None
+    """ray: address of the cluster, `auto` for the one this machine belongs to; null: start one here."""
+    redis: RedisConfig = RedisConfig()
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """gymnasium's vector environments, or envpool's C++ ones where it has the task."""
     vectorization: Literal["sync", "async"] = "sync"

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from rl_twoclocks.config_base import Group
 
+URL_VARIABLE = "RL_TWOCLOCKS_REDIS_URL"
+
 
 class EvalCommandConfig(Group):
     """The evaluation command."""
@@ -26,6 +28,20 @@ class EvalCommandConfig(Group):
     """Write an MP4 of one episode of the deterministic policy, without a display."""
     video_path: str | None = None
     """Where to; null: beside the checkpoint."""
+
+
+class GeneratorCommandConfig(Group):
+    """The generator command."""
+
+    run: str
+    """Name of the run, as its learner prints it."""
+    url: str | None = None
+    """The Redis server of the run; null: the environment variable RL_TWOCLOCKS_REDIS_URL, where a
+    password is not seen by others, or else redis://127.0.0.1:6379."""
+    patience: float = Field(default=60.0, gt=0)
+    """Seconds without a server or a run after which the generator ends."""
+    parent: int | None = None
+    """Process without which the generator ends: the learner that started it."""
 
 
 class ExportCommandConfig(Group):

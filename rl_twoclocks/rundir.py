@@ -8,6 +8,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,13 +55,23 @@ _OURS = (
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """The configuration as nested plain values, keys as typed on the command line."""
-    return config.model_dump(mode="json", by_alias=True)
+    """The configuration as nested plain values, keys as typed on the command line.
+
+    This is what is written down and sent to loggers: passwords in addresses are left out.
+    """
+    values = config.model_dump(mode="json", by_alias=True)
+    redis = values["collect"]["redis"]
+    redis["url"] = re.sub(r"(?<=//)([^/@]*):[^/@]*@", r"\1:***@", redis["url"])
+    return values
 
 
 def essence(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a plain configuration that a resumed run must agree on."""
     core = {key: value for key, value in config.items() if key not in _FREE}
+    # Where the server is, and what it is called, makes no other experiment.
+    core["collect"] = {
+        k: v for k, v in core["collect"].items() if k not in ("redis", "ray_address")
+    }
     if config["interventions"]["governor"] == "guard":
         # What the governor decides by changes training, where it acts.
         measured = config["diagnostics"]

@@ -153,6 +153,13 @@ def _check_workers(config: Config) -> None:
             f"collect.workers={collect.workers} cannot share num_envs={n} evenly: nearest is "
             f"collect.workers={best}, or num_envs={-(-n // collect.workers) * collect.workers}"
         )
+    ratio = config.clocks.batch_size / config.clocks.update_frequency
+    if collect.mode != "async" and ratio >= WATCH_RATIO and config.clocks.ratio.mode != "observe":
+        raise ConfigError(
+            f"clock ratio {ratio:.3g} with collect={collect.mode}: data from other machines is older "
+            f"still. Start from a ratio below {WATCH_RATIO:.0f} that holds on one machine, or write "
+            "clocks.ratio.mode=observe"
+        )
     if collect.vectorization == "async":
         raise ConfigError(
             f"collect.vectorization=async makes processes inside those of collect={collect.mode}: "

@@ -145,11 +145,10 @@ def test_restoring_puts_back_everything_that_was_captured(tmp_path: Path, optimi
     config, derived = settle(compose(tiny(tmp_path, *overrides, rounds=3)))
     parts = build(config, derived)
     state.restore(parts, saved)
-    collector = parts.make_collector(config)
+    parts.start_source(config)
     state.restore_random(parts, saved)
     extra = {key: saved[key] for key in saved.keys() - STATE_KEYS}
     again = state.capture(parts, config, extra)
-    collector.shutdown()
     parts.close()
     assert differing(saved, again) == []
     assert saved["normalizer"]["observation"]["count"] == 3 * ROUND

@@ -5,7 +5,7 @@ from rl_twoclocks.collect.episodes import Episodes
 from rl_twoclocks.collect.lag import Delay, Ring
 from rl_twoclocks.collect.source import Source, SyncSource
 from rl_twoclocks.collect.sync import make_collector
-from rl_twoclocks.config import Config
+from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv
 
 __all__ = [
@@ -32,8 +32,18 @@ def make_source(
         update_frequency: U, frames per rollout.
         frames: collected so far, so that what starts anew does not repeat itself.
     """
-    if config.collect.mode == "async":
-        from rl_twoclocks.collect.pool import AsyncSource
-
-        return AsyncSource(config, behaviour, update_frequency, frames)
-    return SyncSource(env, behaviour, config, update_frequency)
+    mode = config.collect.mode
+    if mode == "sync":
+        return SyncSource(env, behaviour, config, update_frequency)
+    try:
+        if mode == "async":
+            from rl_twoclocks.collect.pool import AsyncSource as Chosen
+        elif mode == "redis":
+            from rl_twoclocks.collect.redis_source import RedisSource as Chosen  # type: ignore
+        else:
+            from rl_twoclocks.collect.ray_source import RaySource as Chosen  # type: ignore
+    except ImportError as error:
+        raise ConfigError(
+            f"collect={mode} needs {error.name}: pip install 'rl_twoclocks[{mode}]'"
+        ) from error
+    return Chosen(config, behaviour, update_frequency, frames)

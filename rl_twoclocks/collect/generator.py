@@ -35,11 +35,13 @@ class Generator:
     """
 
     def __init__(self, config: Config, index: int, num_envs: int, steps: int, life: int) -> None:
-        """Make environments and policy; version 0 with initial weights until one is taken."""
+        """Make environments, and a policy that is nobody's until one is taken."""
         self.seed, self.index = config.seed, index
         self.env = make_env(config.task, config.collect, num_envs, self._seeds(num_envs, life))
         noise = generator(config.seed, f"policy of generator {index} in life {life}")
         self.behaviour = BehaviourPolicy.fresh(config, self.env, noise)
+        # No published version is this one: its weights are not the learner's.
+        self.behaviour.version = -1
         frames = num_envs * steps
         self.collector = make_collector(self.env, self.behaviour, frames, config.collect)
         self._batches = iter(self.collector)
@@ -73,6 +75,15 @@ class Generator:
         self.collector.shutdown()
         if not self.env.is_closed:
             self.env.close()
+
+
+def example_slice(config: Config, num_envs: int, steps: int) -> TensorDict:
+    """A slice of the right keys, shapes and types, from a single decision of every environment."""
+    generator = Generator(config, 0, num_envs, 1, life=0)
+    try:
+        return generator.slice().expand(num_envs, steps)
+    finally:
+        generator.close()
 
 
 class EpisodeSums:

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
-from rl_twoclocks.collect.generator import Generator
+from rl_twoclocks.collect.generator import example_slice
 from rl_twoclocks.collect.shared import Board, Shelf
 from rl_twoclocks.collect.source import Noise, choose
 from rl_twoclocks.collect.worker import work
@@ -46,7 +46,7 @@ class AsyncSource:
         self.context.set_forkserver_preload(["rl_twoclocks.collect.worker"])
         self.board = Board(behaviour.published())
         slots = max(2, collect.slots // collect.workers)
-        example = self._example()
+        example = example_slice(config, self.envs, self.steps)
         self.shelves = [Shelf(example, slots) for _ in range(collect.workers)]
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = 0
@@ -133,15 +133,6 @@ class AsyncSource:
         self.workers, self.pipes = [], []
 
     # -- inside --------------------------------------------------------------------------------
-
-    def _example(self) -> TensorDict:
-        """A slice of the right shape: one is collected here, by a single step of every environment."""
-        generator = Generator(self.config, 0, self.envs, 1, self.life)
-        try:
-            frames = generator.slice()
-        finally:
-            generator.close()
-        return frames.expand(self.envs, self.steps) if self.steps > 1 else frames
 
     def _start(self, index: int) -> Connection:
         mine, theirs = self.context.Pipe()

@@ -1,0 +1,176 @@
+"""Rollouts from actors on a Ray cluster: each runs a generator, with TorchRL's collector inside."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import ray
+import torch
+from tensordict import TensorDict
+
+from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
+from rl_twoclocks.collect.generator import Generator, example_slice
+from rl_twoclocks.collect.source import Noise, choose
+from rl_twoclocks.config import Config
+from rl_twoclocks.envs import NonFiniteError, WorkerError
+from rl_twoclocks.seeding import stream_seed
+
+
+class Actor(Generator):
+    """A generator that is told its policy with every slice that it is asked for."""
+
+    def collect(self, published: Published) -> tuple[int, dict[str, Any]]:
+        """A slice as plain arrays, and its version."""
+        if published.version != self.behaviour.version:
+            self.take(published)
+        frames = self.slice()
+        return self.behaviour.version, {key: value.numpy() for key, value in frames.items()}
+
+
+class RaySource:
+    """One actor per worker; every actor has one slice under way and at most `slots` wait.
+
+    A node or actor that dies is replaced, with other episodes, up to `collect.max_restarts` times.
+    """
+
+    def __init__(
+        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+    ) -> None:
+        """Join the cluster at `collect.ray_address`, or start one on this machine."""
+        self.config, self.collect = config, config.collect
+        self.envs = config.num_envs // config.collect.workers
+        self.steps = update_frequency // config.num_envs
+        self.life = frames
+        self.example = example_slice(config, self.envs, self.steps)
+        self.mine = not ray.is_initialized()
+        if self.mine:
+            ray.init(
+                address=config.collect.ray_address,
+                log_to_driver=False,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+        self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
+        self.restarts = self.dropped = 0
+        self.policy = ray.put(behaviour.published())
+        self.actors: dict[int, Any] = {}
+        self.pending: dict[Any, int] = {}
+        self.idle: set[int] = set()
+        self.waiting: list[tuple[int, TensorDict]] = []
+        for index in range(config.collect.workers):
+            self._start(index)
+
+    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+        """Wait for as many slices as there are workers, near enough to the learner's version.
+
+        Raises:
+            WorkerError: an actor raised, or more of them died than `max_restarts` allows.
+            NonFiniteError: an actor saw an observation or reward that is not finite.
+        """
+        taken: list[TensorDict] = []
+        frames = 0
+        while True:
+            self._gather()
+            wanted = self.collect.workers - len(taken)
+            stamps = [stamp for stamp, _ in self.waiting]
+            order = self.collect.order
+            good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
+            taken += [self.waiting[i][1] for i in good]
+            frames += sum(self.waiting[i][1].numel() for i in too_old)
+            gone = {*good, *too_old}
+            self.waiting = [pair for i, pair in enumerate(self.waiting) if i not in gone]
+            self._keep_busy()
+            if len(taken) == self.collect.workers:
+                break
+            ray.wait(list(self.pending), num_returns=1, timeout=1.0)
+        self.dropped += frames
+        rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
+        return rollout, frames + rollout.numel()
+
+    def publish(self, behaviour: BehaviourPolicy) -> None:
+        """Put the policy where actors find it; they take it with their next slice."""
+        self.policy = ray.put(behaviour.published())
+
+    def begin_new_episodes(self, seed: int, index: int) -> None:
+        """Reset all environments after the slice under way, and drop what waits."""
+        self.waiting.clear()
+        for actor in self.actors.values():
+            actor.begin_new_episodes.remote(index)
+
+    def set_noise(self, noise: Noise | None) -> None:
+        """Let every actor add noise to its observations, or stop."""
+        if noise is not None:
+            for actor in self.actors.values():
+                actor.set_noise.remote(noise)
+
+    def readings(self) -> dict[str, float]:
+        """Frames dropped, slices waiting, actors started again."""
+        return {
+            "clock/dropped_frames": float(self.dropped),
+            "collect/waiting": float(len(self.waiting)),
+            "collect/restarts": float(self.restarts),
+        }
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started here."""
+        for actor in self.actors.values():
+            ray.kill(actor)
+        self.actors.clear()
+        self.pending.clear()
+        if self.mine and ray.is_initialized():
+            ray.shutdown()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _start(self, index: int) -> None:
+        life = self.life + self.restarts
+        remote = ray.remote(Actor).options(num_cpus=1, max_concurrency=1)
+        self.actors[index] = remote.remote(self.config, index, self.envs, self.steps, life)
+        self._ask(index)
+
+    def _ask(self, index: int) -> None:
+        self.pending[self.actors[index].collect.remote(self.policy)] = index
+
+    def _keep_busy(self) -> None:
+        """Ask idle actors for another slice while there is room for it."""
+        for index in sorted(self.idle):
+            if len(self.waiting) + len(self.pending) < max(self.collect.slots, len(self.actors)):
+                self.idle.discard(index)
+                self._ask(index)
+
+    def _gather(self) -> None:
+        """Take over what the actors have finished."""
+        if not self.pending:
+            return
+        done, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
+        for future in done:
+            index = self.pending.pop(future)
+            try:
+                version, arrays = ray.get(future)
+            except ray.exceptions.RayActorError as error:
+                self._replace(index, error)
+                continue
+            except ray.exceptions.RayTaskError as error:
+                cause = error.cause
+                if isinstance(cause, NonFiniteError):
+                    raise NonFiniteError(f"{cause} (in Ray worker {index})") from None
+                raise WorkerError(
+                    f"Ray worker {index} raised {type(cause).__name__}: {cause}\n{error}"
+                ) from None
+            # Arrays from the object store are read-only and live as long as they are looked at.
+            frames = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+            shape = self.example.batch_size
+            self.waiting.append((version, TensorDict(frames, batch_size=shape)))
+            self.idle.add(index)
+
+    def _replace(self, index: int, error: Exception) -> None:
+        self.restarts += 1
+        if self.restarts > self.collect.max_restarts:
+            raise WorkerError(
+                f"Ray worker {index} died and collect.max_restarts={self.collect.max_restarts} "
+                f"restarts are used up: {error}"
+            ) from None
+        time.sleep(0.1)
+        self._start(index)

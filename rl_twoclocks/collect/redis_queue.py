@@ -1,0 +1,214 @@
+"""A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
+
+Keys, all under `rl_twoclocks:<run>:`: `config` (JSON), `policy` and `version` (newest published),
+`versions` (sorted set of the partitions that hold slices), `slices:<version>` (one list each),
+`generators` (how many have joined), `lost` (slices that a full queue dropped). Everything expires an
+hour after it was last touched, so that an abandoned run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.envs import WorkerError
+
+LIFE = 3600
+"""Seconds until an untouched key expires."""
+PAUSE = 0.25
+"""Seconds between two attempts to reach the server."""
+Result = TypeVar("Result")
+
+# Scripts run whole or not at all: a client that dies in between leaves no half-made queue.
+_PUSH = """
+if redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
+local waiting = 0
+local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
+for _, v in ipairs(versions) do waiting = waiting + redis.call('LLEN', ARGV[1] .. v) end
+if waiting >= tonumber(ARGV[3]) then
+  if ARGV[4] ~= 'drop' then return 0 end
+  redis.call('LPOP', ARGV[1] .. versions[1])
+  redis.call('INCR', KEYS[2])
+  redis.call('EXPIRE', KEYS[2], ARGV[6])
+  if redis.call('LLEN', ARGV[1] .. versions[1]) == 0 then redis.call('ZREM', KEYS[1], versions[1]) end
+end
+redis.call('RPUSH', ARGV[1] .. ARGV[2], ARGV[5])
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[2])
+redis.call('EXPIRE', ARGV[1] .. ARGV[2], ARGV[6])
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+return 1
+"""
+_TAKE = """
+if redis.call('EXISTS', KEYS[2]) == 0 then return {-1} end
+local expired = 0
+local below = tonumber(ARGV[2])
+for _, v in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. below)) do
+  expired = expired + redis.call('LLEN', ARGV[1] .. v)
+  redis.call('DEL', ARGV[1] .. v)
+  redis.call('ZREM', KEYS[1], v)
+end
+local versions
+if ARGV[4] == 'near' then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1)
+else versions = redis.call('ZRANGE', KEYS[1], 0, -1) end
+if ARGV[4] == 'random' then
+  math.randomseed(tonumber(ARGV[5]))
+  for i = #versions, 2, -1 do
+    local j = math.random(i)
+    versions[i], versions[j] = versions[j], versions[i]
+  end
+end
+local result = {expired}
+for _, v in ipairs(versions) do
+  while #result <= tonumber(ARGV[3]) do
+    local slice = redis.call('LPOP', ARGV[1] .. v)
+    if not slice then break end
+    result[#result + 1] = slice
+  end
+  if redis.call('LLEN', ARGV[1] .. v) == 0 then redis.call('ZREM', KEYS[1], v) end
+end
+return result
+"""
+
+
+def shown(url: str) -> str:
+    """The server's address without its password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}"
+
+
+class RedisQueue:
+    """One run's keys; every call waits for a server that is away, up to `patience` seconds."""
+
+    def __init__(self, url: str, run: str, patience: float) -> None:
+        """Make a client; nothing is sent yet.
+
+        Raises:
+            ConfigError: the address is none.
+        """
+        self.url, self.run, self.patience = shown(url), run, patience
+        self.prefix = f"rl_twoclocks:{run}:"
+        try:
+            # redis-py's own retries would hide an outage for seconds.
+            self.server = redis.Redis.from_url(
+                url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=5
+            )
+        except ValueError as error:
+            raise ConfigError(f"collect.redis.url: {error}") from error
+        self._push = self.server.register_script(_PUSH)
+        self._take = self.server.register_script(_TAKE)
+
+    def _try(self, call: Callable[[], Result]) -> Result:
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return call()
+            except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+                raise ConfigError(f"{self.url} refuses this user: {error}") from error
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                if time.monotonic() > deadline:
+                    raise WorkerError(
+                        f"no Redis server at {self.url} for {self.patience:g} seconds: {error}"
+                    ) from error
+                time.sleep(PAUSE)
+
+    # -- the learner's side --------------------------------------------------------------------
+
+    def open(self, config: str, version: int, policy: bytes) -> None:
+        """Begin: drop what an earlier run of this name left, and announce this one."""
+        self._try(self._open_once)
+        self.announce(config, version, policy)
+
+    def _open_once(self) -> None:
+        for key in self.server.scan_iter(self.prefix + "*"):
+            self.server.delete(key)
+
+    def announce(self, config: str, version: int, policy: bytes) -> None:
+        """Say what the run is and what its newest policy is."""
+
+        def write() -> None:
+            pipe = self.server.pipeline(transaction=True)
+            pipe.set(self.prefix + "config", config, ex=LIFE)
+            pipe.set(self.prefix + "policy", policy, ex=LIFE)
+            pipe.set(self.prefix + "version", version, ex=LIFE)
+            pipe.execute()
+
+        self._try(write)
+
+    def take(
+        self, wanted: int, version: int, max_staleness: int | None, order: str, draw: int
+    ) -> tuple[list[bytes], int] | None:
+        """At most `wanted` slices, and how many were dropped as too old; None if the run is gone.
+
+        A server that was started anew has forgotten everything: announce the run again.
+        """
+        oldest = -1 if max_staleness is None else version - max_staleness
+        keys = [self.prefix + "versions", self.prefix + "config"]
+        arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw]
+        result: Any = self._try(lambda: self._take(keys, arguments))
+        if result[0] == -1:
+            return None
+        return list(result[1:]), int(result[0])
+
+    def readings(self) -> tuple[int, int]:
+        """Slices waiting, and slices that a full queue dropped."""
+
+        def ask() -> tuple[int, int]:
+            versions: Any = self.server.zrange(self.prefix + "versions", 0, -1)
+            waiting = sum(
+                int(self.server.llen(f"{self.prefix}slices:{int(v)}"))  # type: ignore[arg-type]
+                for v in versions
+            )
+            return waiting, int(self.server.get(self.prefix + "lost") or 0)  # type: ignore[arg-type]
+
+        return self._try(ask)
+
+    def drop_all(self) -> None:
+        """Drop what waits."""
+        self._try(lambda: [self.server.delete(k) for k in self.server.scan_iter(self._slices())])
+
+    def _slices(self) -> str:
+        return self.prefix + "slices:*"
+
+    def close(self) -> None:
+        """Take the run off the server, if it is there: generators see it and end."""
+        with contextlib.suppress(redis.RedisError):
+            self._open_once()
+        self.server.close()
+
+    # -- the generator's side ------------------------------------------------------------------
+
+    def config(self) -> str | None:
+        """The run's configuration as JSON; None if there is no such run."""
+        text: Any = self._try(lambda: self.server.get(self.prefix + "config"))
+        return None if text is None else text.decode()
+
+    def join(self) -> int:
+        """A number that no other generator of the run has."""
+        return int(self._try(lambda: self.server.incr(self.prefix + "generators"))) - 1  # type: ignore[arg-type]
+
+    def version(self) -> int | None:
+        """The newest published version; None if the run is gone."""
+        text: Any = self._try(lambda: self.server.get(self.prefix + "version"))
+        return None if text is None else int(text)
+
+    def policy(self) -> bytes | None:
+        """The newest policy; None if the run is gone."""
+        found: Any = self._try(lambda: self.server.get(self.prefix + "policy"))
+        return found
+
+    def push(self, message: bytes, version: int, bound: int, when_full: str) -> bool:
+        """Put a slice into its version's partition.
+
+        False if the queue is full and `when_full` is wait, or if the run is gone.
+        """
+        keys = [self.prefix + key for key in ("versions", "lost", "config")]
+        arguments: list[Any] = [self.prefix + "slices:", version, bound, when_full, message, LIFE]
+        return bool(self._try(lambda: self._push(keys, arguments)))

@@ -1,0 +1,157 @@
+"""Rollouts from generators behind a Redis server, on this machine or on others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import torch
+from tensordict import TensorDict
+
+from rl_twoclocks.collect.behaviour import BehaviourPolicy
+from rl_twoclocks.collect.generator import example_slice
+from rl_twoclocks.collect.messages import RefusedError, pack_policy, unpack_slice
+from rl_twoclocks.collect.redis_queue import RedisQueue
+from rl_twoclocks.collect.source import Noise
+from rl_twoclocks.config import Config
+from rl_twoclocks.config_commands import URL_VARIABLE
+from rl_twoclocks.envs import WorkerError
+from rl_twoclocks.rundir import plain, run_name
+from rl_twoclocks.seeding import stream_seed
+
+POLL = 0.002
+"""Seconds between two looks into an empty queue."""
+
+
+class RedisSource:
+    """The learner's end of the queue.
+
+    Slices come from processes that need not be trusted: what does not fit is refused and counted.
+    Generators that this process started and that die are started again, up to `max_restarts` times.
+    """
+
+    def __init__(
+        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+    ) -> None:
+        """Announce the run, and start generators here if `collect.redis.spawn` says so."""
+        self.config, self.collect = config, config.collect
+        envs = config.num_envs // config.collect.workers
+        steps = update_frequency // config.num_envs
+        self.example = example_slice(config, envs, steps)
+        self.name = config.collect.redis.run or run_name(config).replace("/", "-")
+        self.queue = RedisQueue(config.collect.redis.url, self.name, config.collect.redis.patience)
+        # What generators need to know, and the frames so far: their episodes must be new ones.
+        told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
+        self.told = json.dumps(told)
+        self.policy = behaviour.published()
+        self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
+        self.refused = self.restarts = self.dropped = self.counted_lost = 0
+        self.why_refused = ""
+        self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
+        self.local: list[subprocess.Popen] = []
+        if config.collect.redis.spawn:
+            self.local = [self._start() for _ in range(config.collect.workers)]
+
+    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+        """Wait for as many slices as make a rollout.
+
+        Raises:
+            WorkerError: no server or no slice for `collect.redis.patience` seconds, or local
+                generators died more often than `max_restarts` allows.
+        """
+        taken: list[TensorDict] = []
+        frames, heard = 0, time.monotonic()
+        while len(taken) < self.collect.workers:
+            wanted = self.collect.workers - len(taken)
+            draw = self.stream.randrange(2**31)
+            found = self.queue.take(wanted, version, max_staleness, self.collect.order, draw)
+            if found is None:
+                # The server was started anew and knows nothing: generators wait for this.
+                self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
+                continue
+            messages, expired = found
+            frames += expired * self.example.numel()
+            self.dropped += expired * self.example.numel()
+            for message in messages:
+                try:
+                    taken.append(unpack_slice(message, self.example, self.policy.version))
+                except RefusedError as error:
+                    self.refused, self.why_refused = self.refused + 1, str(error)
+            if messages:
+                heard = time.monotonic()
+                continue
+            self._look_after()
+            if time.monotonic() - heard > self.collect.redis.patience:
+                raise WorkerError(self._silence())
+            time.sleep(POLL)
+        rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
+        return rollout, frames + rollout.numel()
+
+    def publish(self, behaviour: BehaviourPolicy) -> None:
+        """Broadcast the policy; generators take it before their next slice."""
+        self.policy = behaviour.published()
+        self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
+
+    def begin_new_episodes(self, seed: int, index: int) -> None:
+        """Drop what waits; episodes under way go on, for they are in other hands."""
+        self.queue.drop_all()
+
+    def set_noise(self, noise: Noise | None) -> None:
+        """Not possible here: observations are made elsewhere."""
+
+    def readings(self) -> dict[str, float]:
+        """Frames dropped, slices waiting, messages refused, local generators started again."""
+        waiting, lost = self.queue.readings()
+        return {
+            "clock/dropped_frames": float(self.dropped + lost * self.example.numel()),
+            "collect/waiting": float(waiting),
+            "collect/refused": float(self.refused),
+            "collect/restarts": float(self.restarts),
+        }
+
+    def close(self) -> None:
+        """Take the run off the server and end the generators that were started here."""
+        for process in self.local:
+            process.terminate()
+        for process in self.local:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.local = []
+        self.queue.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _start(self) -> subprocess.Popen:
+        redis = self.collect.redis
+        words = [f"run={self.name}", f"patience={redis.patience}", f"parent={os.getpid()}"]
+        command = [sys.executable, "-m", "rl_twoclocks.generator", *words]
+        # Not on the command line, where every user of the machine could read its password.
+        return subprocess.Popen(command, env=os.environ | {URL_VARIABLE: redis.url})
+
+    def _look_after(self) -> None:
+        """Start local generators that have died again."""
+        for i, process in enumerate(self.local):
+            if process.poll() is None:
+                continue
+            self.restarts += 1
+            if self.restarts > self.collect.max_restarts:
+                raise WorkerError(
+                    f"generator {i} ended (exit code {process.returncode}) and "
+                    f"collect.max_restarts={self.collect.max_restarts} restarts are used up"
+                )
+            self.local[i] = self._start()
+
+    def _silence(self) -> str:
+        text = f"no slice for {self.collect.redis.patience:g} seconds from {self.queue.url}"
+        if self.refused:
+            text += f"; {self.refused} messages were refused, the last one: {self.why_refused}"
+        if not self.collect.redis.spawn:
+            text += f"; start generators: python -m rl_twoclocks.generator run={self.name} url=..."
+        return text

@@ -1,0 +1,87 @@
+"""`python -m rl_twoclocks.generator run=<name> url=redis://...`: collect for a learner elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+import torch
+
+from rl_twoclocks.cli import run_plain
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config_commands import URL_VARIABLE, GeneratorCommandConfig
+
+Result = TypeVar("Result")
+
+
+def main() -> None:
+    """Run the command; exit codes are in `rl_twoclocks.cli`."""
+    run_plain("generator", GeneratorCommandConfig, generate)
+
+
+def generate(command: GeneratorCommandConfig) -> None:
+    """Collect slices until the run has been off the server for `patience` seconds.
+
+    Raises:
+        ConfigError: there is no such run, or its configuration cannot be used here.
+        WorkerError: the server is away for longer than `patience`.
+    """
+    from rl_twoclocks.collect.generator import Generator
+    from rl_twoclocks.collect.messages import pack_slice, unpack_policy
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+    from rl_twoclocks.configure import validate
+
+    signal.signal(signal.SIGTERM, _leave)
+    torch.set_num_threads(1)
+    url = command.url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
+    queue = RedisQueue(url, command.run, command.patience)
+    text = _wait(queue.config, command.patience)
+    if text is None:
+        raise ConfigError(f"no run {command.run!r} on {queue.url}: is its learner running?")
+    told = json.loads(text)
+    config = validate(told["config"], Config)
+    # Numbers are given out anew by a server that was started anew: they must not repeat episodes.
+    life = int(told["life"]) + (os.getpid() << 20) + (time.time_ns() & 0xFFFFF)
+    generator = Generator(config, queue.join(), int(told["envs"]), int(told["steps"]), life)
+    slots, when_full = config.collect.slots, config.collect.when_full
+    try:
+        while not _orphaned(command):
+            version = _wait(queue.version, command.patience)
+            if version is None:
+                return
+            if version != generator.behaviour.version and (message := queue.policy()) is not None:
+                generator.take(unpack_policy(message, generator.behaviour.published()))
+            frames = pack_slice(generator.slice())
+            stamp = generator.behaviour.version
+            while not queue.push(frames, stamp, slots, when_full):
+                if _orphaned(command) or queue.version() is None:
+                    break
+                time.sleep(0.002)
+    finally:
+        generator.close()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _orphaned(command: GeneratorCommandConfig) -> bool:
+    """Whether the learner that started this process is gone."""
+    return command.parent is not None and os.getppid() != command.parent
+
+
+def _wait(ask: Callable[[], Result | None], patience: float) -> Result | None:
+    """What the server says of the run; waits for it, for learner and generators start in any order."""
+    deadline = time.monotonic() + patience
+    while (answer := ask()) is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return answer
+
+
+if __name__ == "__main__":
+    main()

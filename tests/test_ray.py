@@ -1,0 +1,144 @@
+"""Collection on a local Ray cluster of two workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rl_twoclocks
+from rl_twoclocks.build import build
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.envs import NonFiniteError, WorkerError
+from rl_twoclocks.record import read_metrics
+from rl_twoclocks.safety import settle
+from tests.envs import run_config
+
+on_ray = pytest.mark.ray
+
+
+@pytest.fixture
+def cluster() -> Any:
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'rl_twoclocks[ray]'")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
+    )
+    yield ray
+    ray.shutdown()
+
+
+WORDS = ("collect=ray", "collect.workers=2", "collect.slots=4")
+
+
+@on_ray
+def test_stamps_tell_the_truth_and_a_dead_worker_is_replaced(cluster: Any, tmp_path: Path) -> None:
+    config, derived = settle(run_config("Target", tmp_path, *WORDS, "collect.max_restarts=1"))
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        source: Any = parts.source
+        published = {0: parts.behaviour.published()}
+        seen: set[int] = set()
+        for version in range(7):
+            with torch.no_grad():
+                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
+            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
+            parts.clocks.policy_version = parts.clocks.published_version = version
+            # Version 0 is what the source begins with.
+            if version:
+                parts.publish()
+            published[version] = parts.behaviour.published()
+            rollout, _ = source.next(version, None)
+            assert rollout.shape == (4, 16)
+            for stamp in rollout["policy_version"].unique().tolist():
+                part = rollout[(rollout["policy_version"] == stamp).all(1)]
+                parts.behaviour.take(published[stamp])
+                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
+                again = parts.model.distribution.log_prob(params, part["action"].flatten(0, 1))
+                stored = part["behaviour_log_prob"].flatten()
+                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
+                seen.add(stamp)
+            parts.behaviour.take(published[version])
+        assert len(seen) > 1
+        cluster.kill(source.actors[0])
+        begin = time.monotonic()
+        for _ in range(6):
+            source.next(6, None)
+        assert time.monotonic() - begin < 90
+        assert source.readings()["collect/restarts"] == 1
+        cluster.kill(source.actors[1])
+        with pytest.raises(WorkerError, match="max_restarts=1"):
+            for _ in range(9):
+                source.next(6, None)
+    finally:
+        parts.close()
+
+
+@on_ray
+def test_a_whole_run_whose_worker_is_killed_from_outside(cluster: Any, tmp_path: Path) -> None:
+    import threading
+
+    import psutil
+
+    rows = tmp_path / "metrics.jsonl"
+
+    def kill() -> None:
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            if rows.exists() and len(rows.read_text().splitlines()) >= 10:
+                break
+            time.sleep(0.01)
+        for process in psutil.process_iter(["cmdline"]):
+            if "ray::Actor" in " ".join(process.info["cmdline"] or []):
+                os.kill(process.pid, signal.SIGKILL)
+                return
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    result = rl_twoclocks.train(run_config("Target", tmp_path, *WORDS, "total_frames=6400"))
+    thread.join()
+    last = read_metrics(rows)[-1]
+    assert result.frames >= 6400
+    assert last["collect/restarts"] == 1
+    assert last["clock/staleness_max"] <= 8
+
+
+@on_ray
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("Raising", WorkerError, "raised ValueError: simulator fell over"),
+        ("Poison", NonFiniteError, ""),
+    ],
+)
+def test_an_error_in_a_worker_ends_the_run_with_its_own_message(
+    cluster: Any, name: str, error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    words = list(WORDS)
+    if name == "Poison":
+        from rl_twoclocks.seeding import env_seeds
+
+        bad = env_seeds(1, "environments of generator 1", 2)[0]
+        words.append(f"task.kwargs={{quantity: reward, value: nan, frame: 3, bad_seed: {bad}}}")
+    with pytest.raises(error, match=text):
+        rl_twoclocks.train(run_config(name, tmp_path, *words))
+
+
+@pytest.mark.parametrize("mode", ["ray", "redis"])
+def test_distributed_collection_does_not_start_from_a_ratio_of_ten(
+    mode: str, tmp_path: Path
+) -> None:
+    words = [f"collect={mode}", "clocks.batch_size=640", "clocks.update_frequency=64"]
+    with pytest.raises(ConfigError, match="below 10 that holds on one machine"):
+        rl_twoclocks.train(run_config("Target", tmp_path / "run", *words))
+    assert not (tmp_path / "run").exists()
+    settle(run_config("Target", tmp_path / "run", *words, "clocks.ratio.mode=observe"))

@@ -1,0 +1,303 @@
+"""Collection through a real Redis server, and messages that must not be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import rl_twoclocks
+from rl_twoclocks.build import Parts, build
+from rl_twoclocks.collect import Published
+from rl_twoclocks.collect.messages import (
+    RefusedError,
+    pack_policy,
+    pack_slice,
+    unpack_policy,
+    unpack_slice,
+)
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.envs import WorkerError
+from rl_twoclocks.record import read_metrics
+from rl_twoclocks.safety import settle
+from tests.envs import run_config
+
+redis_server = pytest.mark.redis
+
+
+class Server:
+    """A redis-server of this test's own."""
+
+    def __init__(self, *options: str) -> None:
+        if shutil.which("redis-server") is None:
+            pytest.skip("redis-server is not installed: apt-get install redis-server")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.options = options
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        words = [
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
+        self.process = subprocess.Popen(
+            ["redis-server", *words, *self.options], stdout=subprocess.DEVNULL
+        )
+        limit = time.monotonic() + 10
+        while time.monotonic() < limit:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.kill()
+
+
+@contextlib.contextmanager
+def source(config: Config) -> Iterator[tuple[Parts, Any]]:
+    config, derived = settle(config)
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        yield parts, parts.source
+    finally:
+        parts.close()
+
+
+def words(server: Server, *more: str) -> list[str]:
+    return ["collect=redis", f"collect.redis.url={server.url}", "collect.redis.patience=30", *more]
+
+
+def example() -> TensorDict:
+    return TensorDict(
+        {
+            "observation": torch.randn(2, 3, 4),
+            "reward": torch.randn(2, 3),
+            "policy_version": torch.full((2, 3), 5),
+        },
+        batch_size=(2, 3),
+    )
+
+
+def test_a_slice_and_a_policy_come_back_as_they_went() -> None:
+    frames = example()
+    again = unpack_slice(pack_slice(frames), frames, newest=5)
+    assert all(torch.equal(again[key], frames[key]) for key in frames.keys())  # noqa: SIM118
+    policy = Published(torch.randn(7), torch.randn(2), torch.rand(2), 12)
+    back = unpack_policy(pack_policy(policy), policy)
+    assert back.version == 12
+    assert torch.equal(back.parameters, policy.parameters)
+
+
+def changed(**tensors: torch.Tensor | None) -> bytes:
+    frames = dict(example().items())
+    for key, value in tensors.items():
+        if value is None:
+            del frames[key]
+        else:
+            frames[key] = value
+    return pack_slice(TensorDict(frames, batch_size=[]))
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"", "no safetensors"),
+        (b"\xff" * 64, "no safetensors"),
+        (pickle.dumps({"reward": 1}), "no safetensors"),
+        (b"0" * 10_000_000, "bytes where about"),
+        (changed(reward=None), "keys differ: reward"),
+        (changed(extra=torch.zeros(2, 3)), "keys differ: extra"),
+        (changed(reward=torch.zeros(2, 4)), "reward is torch.float32 (2, 4)"),
+        (changed(reward=torch.zeros(2, 3, dtype=torch.float64)), "reward is torch.float64"),
+        (changed(reward=torch.full((2, 3), float("nan"))), "reward is not finite"),
+        (changed(observation=torch.full((2, 3, 4), float("inf"))), "observation is not finite"),
+        (changed(observation=torch.full((2, 3, 4), 1e35)), "beyond any use"),
+        (changed(policy_version=torch.full((2, 3), 6)), "version 6 where the newest is 5"),
+        (changed(policy_version=torch.full((2, 3), -1)), "version -1"),
+        (changed(policy_version=torch.arange(6).view(2, 3)), "several versions"),
+    ],
+)
+def test_what_is_no_slice_is_refused_with_its_reason(message: bytes, why: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        unpack_slice(message, example(), newest=5)
+    assert why in str(refused.value)
+
+
+def test_passwords_are_not_written_down(tmp_path: Path) -> None:
+    from rl_twoclocks.rundir import plain
+
+    address = "rediss://learner:s3cret@host:6380/2"
+    config = run_config("Target", tmp_path, "collect=redis", f"collect.redis.url='{address}'")
+    assert config.collect.redis.url == address
+    assert plain(config)["collect"]["redis"]["url"] == "rediss://learner:***@host:6380/2"
+
+
+@redis_server
+def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    queue = RedisQueue(server.url, "run", patience=5)
+    assert queue.take(1, 0, None, "near", 0) is None
+    queue.open("{}", 0, b"policy")
+    for version, name in ((3, b"a"), (1, b"b"), (3, b"c"), (2, b"d")):
+        assert queue.push(name, version, 4, "wait")
+    assert not queue.push(b"e", 3, 4, "wait")
+    assert queue.readings() == (4, 0)
+    assert queue.push(b"e", 3, 4, "drop")
+    assert queue.readings() == (4, 1)
+    # b was the oldest; of one version the earlier arrival goes first.
+    assert queue.take(2, 3, None, "near", 0) == ([b"a", b"c"], 0)
+    assert queue.take(9, 5, 2, "fifo", 0) == ([b"e"], 1)
+    assert queue.take(1, 5, None, "near", 0) == ([], 0)
+    assert {key.decode().split(":")[-1] for key in queue.server.scan_iter()} == {
+        "config", "policy", "version", "lost",
+    }  # fmt: skip
+    assert all(0 < queue.server.ttl(key) <= 3600 for key in queue.server.scan_iter())
+    queue.close()
+    again = RedisQueue(server.url, "run", patience=5)
+    assert list(again.server.scan_iter()) == []
+    assert not again.push(b"late", 3, 4, "wait")
+
+
+@redis_server
+def test_stamps_tell_the_truth(server: Server, tmp_path: Path) -> None:
+    config = run_config("Target", tmp_path, *words(server, "collect.workers=2", "collect.slots=4"))
+    with source(config) as (parts, redis):
+        published = {0: parts.behaviour.published()}
+        seen: set[int] = set()
+        for version in range(9):
+            with torch.no_grad():
+                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
+            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
+            parts.clocks.policy_version = parts.clocks.published_version = version
+            # Version 0 is what the source begins with.
+            if version:
+                parts.publish()
+            published[version] = parts.behaviour.published()
+            rollout, _ = redis.next(version, None)
+            for stamp in rollout["policy_version"].unique().tolist():
+                part = rollout[(rollout["policy_version"] == stamp).all(1)]
+                parts.behaviour.take(published[stamp])
+                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
+                again = parts.model.distribution.log_prob(params, part["action"].flatten(0, 1))
+                stored = part["behaviour_log_prob"].flatten()
+                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
+                seen.add(stamp)
+            parts.behaviour.take(published[version])
+        assert len(seen) > 2
+
+
+@redis_server
+def test_a_run_survives_its_server_its_generator_and_a_hostile_message(
+    server: Server, tmp_path: Path
+) -> None:
+    config = run_config(
+        "Target", tmp_path, *words(server, "total_frames=6400", "collect.max_restarts=2")
+    )
+    rows = tmp_path / "metrics.jsonl"
+
+    def reached(rounds: int) -> bool:
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            if rows.exists() and len(rows.read_text().splitlines()) >= rounds:
+                return True
+            time.sleep(0.02)
+        return False
+
+    happened: list[str] = []
+
+    def trouble() -> None:
+        from rl_twoclocks.collect.redis_queue import RedisQueue
+        from rl_twoclocks.rundir import run_name
+
+        name = run_name(config).replace("/", "-")
+        queue = RedisQueue(server.url, name, patience=5)
+        if reached(5) and queue.push(pickle.dumps(print), 4, 1000, "wait"):
+            happened.append("hostile")
+        if reached(20):
+            server.kill()
+            time.sleep(0.5)
+            server.start()
+            happened.append("server")
+        if reached(40):
+            subprocess.run(["pkill", "-9", "-f", f"rl_twoclocks.generator run={name}"], check=True)
+            happened.append("generator")
+
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    result = rl_twoclocks.train(config)
+    thread.join()
+    assert happened == ["hostile", "server", "generator"]
+    last = read_metrics(rows)[-1]
+    assert result.frames >= 6400
+    assert last["collect/refused"] == 1
+    assert 1 <= last["collect/restarts"] <= 2
+    assert subprocess.run(["pgrep", "-f", f"parent={os.getpid()}"], check=False).returncode == 1
+
+
+@redis_server
+def test_authentication_through_the_address(tmp_path: Path) -> None:
+    server = Server("--requirepass", "s3cret")
+    try:
+        right = f"redis://:s3cret@127.0.0.1:{server.port}"
+        base = ["collect=redis", "collect.redis.patience=20"]
+        config = run_config("Target", tmp_path / "a", *base, f"collect.redis.url={right}")
+        assert rl_twoclocks.train(config).frames >= 256
+        written = "".join(p.read_text() for p in (tmp_path / "a").glob("*.yaml"))
+        assert "127.0.0.1" in written
+        assert "s3cret" not in written
+        for wrong in (f"redis://:other@127.0.0.1:{server.port}", server.url):
+            bad = run_config("Target", tmp_path / "b", *base, f"collect.redis.url={wrong}")
+            with pytest.raises(ConfigError, match="refuses this user"):
+                rl_twoclocks.train(bad)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://nowhere.invalid:6379"])
+def test_a_server_that_is_not_there_is_named_in_time(address: str, tmp_path: Path) -> None:
+    base = ["collect=redis", "collect.redis.patience=0.5", f"collect.redis.url={address}"]
+    begin = time.monotonic()
+    with pytest.raises(WorkerError, match=f"no Redis server at {address}"):
+        rl_twoclocks.train(run_config("Target", tmp_path, *base))
+    assert time.monotonic() - begin < 20
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    base = ["collect=redis", "collect.redis.url=nonsense"]
+    with pytest.raises(ConfigError, match="url"):
+        rl_twoclocks.train(run_config("Target", tmp_path, *base))
