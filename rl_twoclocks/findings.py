@@ -92,7 +92,7 @@ def of_run(directory: Path) -> Report:
     rows = read_metrics(directory / "metrics.jsonl")
     if not rows:
         raise ConfigError(f"{directory} has no metrics yet")
-    config = _stored(directory)
+    config = stored_config(directory)
     level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     recent = rows[-max(10, len(rows) // 10) :]
 
@@ -143,7 +143,7 @@ _CLOCKS = {
 }
 
 
-def _stored(directory: Path) -> Config:
+def stored_config(directory: Path) -> Config:
     """The configuration that a run wrote down.
 
     Raises:

@@ -23,14 +23,14 @@ on_ray = pytest.mark.ray
 
 
 @pytest.fixture
-def cluster() -> Any:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'rl_twoclocks[ray]'")
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
     ray.init(
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
     )
     yield ray
     ray.shutdown()
@@ -117,7 +117,7 @@ def test_a_whole_run_whose_worker_is_killed_from_outside(cluster: Any, tmp_path:
     ("name", "error", "text"),
     [
         ("Raising", WorkerError, "raised ValueError: simulator fell over"),
-        ("Poison", NonFiniteError, ""),
+        ("Poison", NonFiniteError, "in Ray worker 1"),
     ],
 )
 def test_an_error_in_a_worker_ends_the_run_with_its_own_message(

@@ -1,0 +1,78 @@
+"""The data-flow map: its prediction is what a run then measures."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import rl_twoclocks
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.doctor import draw
+from rl_twoclocks.record import read_metrics
+from tests.command_envs import command
+from tests.envs import overrides, run_config
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["clocks.batch_size=256"],
+        ["clocks.lag=3"],
+        ["clocks.lag=2", "clocks.batch_size=192"],
+        ["clocks.publish_interval=4", "normalize.calibrate=false"],
+    ],
+)
+def test_what_is_predicted_is_what_is_measured(words: list[str], tmp_path: Path) -> None:
+    more = [*words, "total_frames=6400", "interventions=off"]
+    predicted = draw(overrides("Target", tmp_path, *more)).predicted
+    rl_twoclocks.train(run_config("Target", tmp_path, *more))
+    # Once the window and the queue are full.
+    rows = read_metrics(tmp_path / "metrics.jsonl")[20:]
+    mean = sum(row["clock/staleness_mean"] for row in rows) / len(rows)
+    newest = sum(row["clock/staleness_min"] for row in rows) / len(rows)
+    assert newest == pytest.approx(predicted.newest, abs=0.05)
+    assert mean == pytest.approx(predicted.mean, abs=0.05)
+    assert max(row["clock/staleness_max"] for row in rows) == predicted.oldest
+    flow = draw([str(tmp_path)])
+    assert flow.measured is not None
+    assert flow.measured.mean == pytest.approx(mean, abs=0.2)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "redis", "ray"])
+def test_text_and_picture_name_every_station(mode: str) -> None:
+    flow = draw(["task=halfcheetah", f"collect={mode}", "collect.workers=2", "clocks.lag=1"])
+    titles = [station.title for station in flow.stations]
+    pool = [] if mode == "sync" else ["pool"]
+    assert titles == ["generators", *pool, "delay", "window", "learner"]
+    picture = flow.svg()
+    words = " ".join(ElementTree.fromstring(picture).itertext())
+    for station in flow.stations:
+        assert station.title.upper() in flow.text()
+        assert station.title in words
+        assert all(line in words and line in flow.text() for line in station.lines)
+    assert json.loads(json.dumps(flow.as_dict()))["predicted"]["mean"] == flow.predicted.mean
+
+
+def test_the_pool_bounds_the_predicted_age() -> None:
+    free = draw(["task=pendulum", "collect=async", "collect.slots=8"]).predicted
+    assert (free.newest, free.oldest) == (1.0, 8.0)
+    bounded = draw(["task=pendulum", "collect=async", "collect.max_staleness=2"]).predicted
+    assert bounded.oldest == 2.0
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run directory"):
+        draw([str(tmp_path)])
+
+
+def test_the_command_draws(tmp_path: Path) -> None:
+    words = [f"run_dir={tmp_path}", "task=pendulum", "collect=async"]
+    text = command(["--map", *words], tmp_path, "doctor")
+    assert text.returncode == 0
+    assert "GENERATORS" in text.stdout
+    picture = command(["--svg", *words], tmp_path, "doctor")
+    assert ElementTree.fromstring(picture.stdout).tag.endswith("svg")
