@@ -14,6 +14,7 @@ from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.cliff import smoothed
 from rl_twoclocks.diagnostics.history import RETURN, History
 from rl_twoclocks.diagnostics.limits import Limits
+from rl_twoclocks.diagnostics.rollout_entropy import narrowed
 
 WINDOW = 10
 """Rollouts in the rolling variance."""
@@ -88,7 +89,9 @@ def staircase_alarm(history: History, limits: Limits) -> Alarm | None:
     growing = trend[-1] > trend[-2 * WINDOW : -WINDOW].max() + margin
     if length <= limits.staircase or growing:
         return None
-    steep = float(profile[-1]) > STEEP * level
+    # Alone it is also what a policy that begins to walk looks like, which falls now and then. Only
+    # with fewer different states do the words below hold.
+    steep = float(profile[-1]) > STEEP * level and narrowed(history, limits)
     return Alarm(
         "reward_staircase",
         "warn" if steep else "watch",

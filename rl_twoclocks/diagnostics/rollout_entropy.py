@@ -257,6 +257,18 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     )
 
 
+def narrowed(history: History, limits: Limits) -> bool:
+    """Whether half of what `diversity` calls low is reached, and not because the task is learnt."""
+    if score_now(history) > 0.8:
+        return False
+    if not limits.entropy_relative:
+        return history.newest("diag/rollout_entropy_own_range") < limits.entropy_low
+    series, start = (f("diag/rollout_entropy") for f in (history.series, history.start))
+    return bool(
+        series.size and np.median(start) - np.median(series[-3:]) > 0.5 * limits.entropy_low
+    )
+
+
 def _diversity(severity: Severity, values: dict[str, float], cause: str) -> Alarm:
     cure = "reseed the environments and learn from less of the window (trim)."
     return Alarm("diversity", severity, values, cause + ";", cure)
