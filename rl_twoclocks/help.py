@@ -30,6 +30,14 @@ Evaluate a trained policy, deterministic and stochastic.
   python -m rl_twoclocks.eval checkpoint=runs/halfcheetah/classic-decoupled-1a2b3c4d/seed1
   python -m rl_twoclocks.eval checkpoint=<file> episodes=50 video=true
 """,
+    "generator": """\
+Collect for a learner elsewhere, through a Redis server, until its run has gone.
+
+  python -m rl_twoclocks.generator run=mine url=redis://127.0.0.1:6379
+
+The learner: python -m rl_twoclocks.train ... collect=redis collect.redis.spawn=false
+collect.redis.run=mine. Exit codes: 0 the run is over, 1 the server is away, 2 no such run.
+""",
     "export": """\
 Write a trained policy as ONNX and as a torch.export program.
 

@@ -294,3 +294,37 @@ def test_workers_that_cannot_be_are_refused_before_anything_runs(
     with pytest.raises(ConfigError, match=text):
         rl_twoclocks.train(run_config("Target", tmp_path / "run", "collect=async", *words))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_nothing_and_leave_no_memory_behind(tmp_path: Path) -> None:
+    import psutil
+
+    words = ["collect=async", "collect.workers=2", "collect.max_restarts=20"]
+    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+        me = psutil.Process()
+        used = []
+        for kill in range(20):
+            rollout, _ = source.next(0, None)
+            assert rollout.shape == (4, 16)
+            os.kill(source.workers[kill % 2].pid, signal.SIGKILL)
+            for _ in range(3):
+                assert bool(torch.isfinite(source.next(0, None)[0]["reward"]).all())
+            used.append(me.memory_info().rss)
+        assert source.readings()["collect/restarts"] == 20
+        assert used[-1] - used[4] < 20e6
+        assert len([c for c in me.children(recursive=True) if "worker" in c.name()]) <= 2
+
+
+def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.record.events import read_events
+
+    monkeypatch.setattr(AsyncSource, "publish", lambda self, behaviour: None)
+    words = ["collect=async", "collect.max_staleness=null", "diagnostics=default"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words, "total_frames=1280"))
+    alarms = [e for e in read_events(tmp_path / "events.jsonl") if e["kind"] == "alarm"]
+    lag = [e for e in alarms if e["name"] == "policy_lag"]
+    assert lag
+    assert lag[0]["round"] <= 5
