@@ -191,6 +191,49 @@ def rescue_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+RANDOM_RETURNS = {"cartpole": 22.0, "acrobot": -500.0, "halfcheetah": -280.0, "hopper": 18.0}
+"""Returns of a random policy, the zero of normalised scores."""
+LAG_COMMAND = "python scripts/lag.py run --stage {}; python scripts/lag.py collect"
+
+
+def lag_scores(rows: Rows) -> dict[tuple[str, int], list[float]]:
+    """Normalised scores by objective and lag, of the rows of one stage and task.
+
+    1 is the interquartile mean, at lag 0, of the objective that is best there. Empty without lag 0.
+    """
+    returns: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for row in rows:
+        returns[row["objective"], int(row["lag"])].append(float(row["return_mean"]))
+    tops = [float(interquartile_mean(np.array(v))) for (_, lag), v in returns.items() if lag == 0]
+    if not tops:
+        return {}
+    low, best = RANDOM_RETURNS[rows[0]["task"]], max(tops)
+    return {key: [(x - low) / (best - low) for x in values] for key, values in returns.items()}
+
+
+def lag_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute scores under lag, and the largest total variation that was measured.
+
+    Where a task has runs of the final stage, only those count; else the screen's.
+    """
+    figures: dict[str, Figure] = {}
+    for task in sorted({row["task"] for row in rows}):
+        mine = [row for row in rows if row["task"] == task]
+        stage = "final" if any(row["stage"] == "final" for row in mine) else "screen"
+        mine = [row for row in mine if row["stage"] == stage]
+        command = [{"command": LAG_COMMAND.format(stage)}]
+        for (objective, lag), values in sorted(lag_scores(mine).items()):
+            found = np.array(values)
+            figures[f"lag.{objective}.{task}.{lag}"] = figure(
+                float(interquartile_mean(found)), *bootstrap_interval(found), len(found),
+                "score (1: best objective at lag 0)", command,
+            )  # fmt: skip
+    most = max(float(row["total_variation"]) for row in rows)
+    command = LAG_COMMAND.format("screen")
+    figures["lag.max_tv"] = count(most, len(rows), "total variation", command)
+    return figures
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -219,6 +262,7 @@ def main(argv: list[str] | None = None) -> int:
         "healthy.csv": healthy_figures,
         "faults.csv": fault_figures,
         "rescue.csv": rescue_figures,
+        "lag.csv": lag_figures,
     }
     figures: dict[str, Figure] = {}
     for file_name, compute in sources.items():

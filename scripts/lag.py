@@ -1,0 +1,180 @@
+"""The lag curve: what each objective is worth on data that is several versions old.
+
+    python scripts/lag.py run --stage screen --tasks cartpole acrobot --runs runs/lag
+    python scripts/lag.py collect --runs runs/lag
+
+Protocol, written down before the runs. `clocks=classic` (B = U = 2048, 10 passes) for all; every
+rollout waits `lag` rounds in a queue (`clocks.lag`); no interventions; evaluation is deterministic, 10
+episodes, at the end of the run. Varied: the objective (`--objectives`), the lag, the task, the seed.
+
+* Screen: all objectives at lag 0, 2, 8 and 16, three seeds (201 to 203).
+* Final: `clipped`, `twoclocks` and the three best of the screen, at lag 0, 1, 2, 4, 8, 16 and 32, ten
+  seeds (211 to 220) on small tasks, five on MuJoCo. Best means the largest mean score over tasks and
+  lags 2, 8 and 16 of the screen.
+* Score: (return - random) / (best - random), `best` being the interquartile mean at lag 0 of the
+  objective that is best there, on the same task and stage. An objective holds at a lag if the
+  interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16).
+* The horizontal axis is what was measured (mean staleness, total variation), never the nominal lag.
+
+`collect` writes docs/benchmarks/lag.csv, one row per run, and a picture per task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+from figures import lag_scores
+
+from rl_twoclocks.record import read_metrics
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "docs" / "benchmarks"
+OBJECTIVES = [
+    "clipped", "decoupled", "geppo", "vtrace", "vaco", "centred", "spo", "twoclocks",
+]  # fmt: skip
+FRAMES = {"cartpole": 150_000, "acrobot": 150_000, "halfcheetah": 300_000, "hopper": 300_000}
+STAGES = {
+    "screen": ([0, 2, 8, 16], range(201, 204)),
+    "final": ([0, 1, 2, 4, 8, 16, 32], range(211, 221)),
+}
+MUJOCO_SEEDS = 5
+
+
+def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
+    """One run, as a user would type it."""
+    words = [f"task={task}", "clocks=classic", f"algo={objective}", f"clocks.lag={lag}"]
+    words += [f"seed={seed}", f"total_frames={FRAMES[task]}", f"eval.every_frames={FRAMES[task]}"]
+    return ["python", "-m", "rl_twoclocks.train", *words, "interventions=off", "logger=jsonl"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train everything asked for; return how many runs failed. Finished ones are skipped."""
+    lags, seeds = STAGES[args.stage]
+    jobs = []
+    for seed in seeds:
+        for task in args.tasks:
+            heavy = args.stage == "final" and task in ("halfcheetah", "hopper")
+            if heavy and seed >= seeds[0] + MUJOCO_SEEDS:
+                continue
+            jobs += [(task, o, lag, seed) for lag in args.lags or lags for o in args.objectives]
+
+    def one(job: tuple[str, str, int, int]) -> int:
+        task, objective, lag, seed = job
+        place = args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}"
+        if (place / "result.json").exists():
+            return 0
+        words = [sys.executable, *command(*job)[1:], f"run_dir={place}", "logger.display=none"]
+        words += ["diagnostics.pictures=false", "compile=true"]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(place.parent / f"seed{seed}.log", "a") as log:
+            code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
+        print(f"{task} {objective} lag {lag} seed {seed}: exit {code}", flush=True)
+        return code
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        return sum(code != 0 for code in pool.map(one, jobs))
+
+
+def collect(args: argparse.Namespace) -> int:
+    """Write every finished run into lag.csv, and draw the curves."""
+    rows = []
+    for path in sorted(args.runs.glob("*/*/*/seed*/result.json")):
+        stage = path.parts[-5]
+        result = json.loads(path.read_text())
+        config = yaml.safe_load((path.parent / "config.yaml").read_text())
+        metrics = read_metrics(path.parent / "metrics.jsonl")
+        task, lag = config["task"]["name"], config["clocks"]["lag"]
+        objective = path.parts[-3].rsplit("-", 1)[0]
+        # The queue's first rounds are less old than what is examined.
+        steady = [row for row in metrics if row.get("clock/staleness_mean") == lag] or metrics
+
+        def mean(name: str, rows: list[dict] = steady) -> float:
+            return statistics.fmean(row[name] for row in rows if row.get(name) is not None)
+
+        rows.append(
+            {
+                "stage": stage,
+                "task": task,
+                "objective": objective,
+                "lag": lag,
+                "seed": config["seed"],
+                "frames": config["total_frames"],
+                "return_mean": round(result["return_mean"], 2),
+                "staleness": round(mean("clock/staleness_mean"), 3),
+                "total_variation": round(mean("diag/total_variation"), 5),
+                "ess": round(mean("train/ess"), 4),
+                "command": " ".join(command(task, objective, lag, config["seed"])),
+            }
+        )
+    if not rows:
+        print(f"no finished run below {args.runs}")
+        return 1
+    rows.sort(key=lambda r: (r["stage"], r["task"], r["objective"], r["lag"], r["seed"]))
+    with open(OUT / "lag.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"wrote docs/benchmarks/lag.csv ({len(rows)} rows)")
+    for stage, task in sorted({(r["stage"], r["task"]) for r in rows}):
+        _picture(stage, task, rows)
+    return 0
+
+
+def _picture(stage: str, task: str, rows: list[dict]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    mine = [row for row in rows if row["stage"] == stage and row["task"] == task]
+    found = lag_scores(mine)
+    figure, axes = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
+    for objective in OBJECTIVES:
+        curve = sorted((lag, values) for (name, lag), values in found.items() if name == objective)
+        if not curve:
+            continue
+        lags, values = zip(*curve, strict=True)
+        middle = [statistics.median(v) for v in values]
+        width = 2.6 if objective == "twoclocks" else 1.4
+        (line,) = axes.plot(lags, middle, "-o", markersize=4, linewidth=width, label=objective)
+        for lag, each in curve:
+            axes.plot([lag] * len(each), each, ".", color=line.get_color(), alpha=0.35)
+    axes.set(
+        xlabel="measured staleness of the data, in versions", ylabel="score (1: best at lag 0)",
+        title=f"{task}, {stage}: median over seeds, every seed as a dot", ylim=(-0.1, 1.25),
+    )  # fmt: skip
+    axes.set_xscale("symlog", linthresh=1)
+    axes.grid(alpha=0.25)
+    axes.legend(ncols=2, frameon=False, fontsize=9)
+    path = OUT / f"lag_{stage}_{task}.png"
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    print(f"wrote {path.relative_to(ROOT)}")
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "collect"])
+    parser.add_argument("--stage", choices=list(STAGES), default="screen")
+    parser.add_argument("--tasks", nargs="+", choices=list(FRAMES), default=["cartpole", "acrobot"])
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
+    parser.add_argument("--lags", nargs="+", type=int, help="only these")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "lag")
+    args = parser.parse_args()
+    return run(args) if args.what == "run" else collect(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
