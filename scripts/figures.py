@@ -234,6 +234,27 @@ def lag_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def async_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute what asynchronous collection gains on two cores, by ratios within each repeat."""
+    repeats: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in rows:
+        repeats[row["repeat"]][row["contender"]] = row
+    of_bound, vs_best = [], []
+    for entry in repeats.values():
+        fps = {name: float(row["fps"]) for name, row in entry.items()}
+        base = entry["sync-1"]
+        seconds = [float(base[f"{k}_seconds"]) for k in ("collect", "update")]
+        bound = fps["sync-1"] * sum(seconds) / max(seconds)
+        of_bound.append(fps["async"] / bound)
+        vs_best.append(fps["async"] / max(v for name, v in fps.items() if name != "async"))
+    return {
+        f"async.{name}": figure(
+            statistics.median(values), min(values), max(values), len(values), "ratio", rows
+        )
+        for name, values in (("of_bound", of_bound), ("vs_best_sync", vs_best))
+    }
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -263,6 +284,7 @@ def main(argv: list[str] | None = None) -> int:
         "faults.csv": fault_figures,
         "rescue.csv": rescue_figures,
         "lag.csv": lag_figures,
+        "async_speed.csv": async_figures,
     }
     figures: dict[str, Figure] = {}
     for file_name, compute in sources.items():

@@ -176,3 +176,19 @@ def test_lag_scores_are_relative_to_the_best_objective_without_lag(tmp_path: Pat
     assert value["lag.decoupled.hopper.8"] == 0.75
     assert not any("acrobot" in name for name in value)
     assert value["lag.max_tv"] == 0.7
+
+
+def test_async_ratios_are_against_the_bound_and_the_best_synchronous_contender(
+    tmp_path: Path,
+) -> None:
+    columns = ["contender", "repeat", "fps", "collect_seconds", "update_seconds", "command"]
+    rows = [
+        ("sync-1", 1, 1000, 0.3, 0.1, "c"),
+        ("envpool-2", 1, 1100, 0.2, 0.1, "c"),
+        ("async", 1, 1200, 0.1, 0.1, "c"),
+    ]
+    write_csv(tmp_path / "async_speed.csv", columns, rows)
+    found = compute(tmp_path)
+    # Perfect overlap would hide the update behind the collection: 1000 x 0.4 / 0.3.
+    assert found["async.of_bound"]["value"] == pytest.approx(0.9, abs=1e-5)
+    assert found["async.vs_best_sync"]["value"] == pytest.approx(1200 / 1100, abs=1e-5)
