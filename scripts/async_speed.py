@@ -4,12 +4,12 @@
 
 Protocol, written down before the runs: HalfCheetah-v5, `clocks=classic`, 8 environments, no evaluation,
 no records but metrics.jsonl. Contenders, each a run of its own, in turns within every repeat: `sync-1`
-(one thread, the baseline), `sync-2` (two threads), `processes` (one process per environment), `envpool-2`
-(envpool on two threads) and `async` (one worker). Measured: frames per second from the end of the warm-up
-to the end of the run. The bound is what perfect overlap of the baseline would give: frames a round over
-max(collect, update) seconds. Figures are medians over repeats of ratios within a repeat:
-`async.of_bound` (async over the bound; mark 0.85) and `async.vs_best_sync` (async over the fastest
-synchronous contender of the repeat; mark above 1).
+(one thread, the baseline), `sync-2` (two threads), `processes` (one process per environment),
+`envpool-2` (envpool on two threads) and `async` (one worker). Measured: frames per second from the end
+of the warm-up to the end of the run. The bound is what perfect overlap of the baseline would give:
+frames a round over max(collect, update) seconds. Figures are medians over repeats of ratios within a
+repeat: `async.of_bound` (async over the bound; mark 0.85) and `async.vs_best_sync` (async over the
+fastest synchronous contender of the repeat; mark above 1).
 """
 
 from __future__ import annotations
