@@ -255,6 +255,20 @@ def async_figures(rows: Rows) -> dict[str, Figure]:
     }
 
 
+def spike_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the median p-value of the broadcast period, over all seeds and backends of an arm."""
+    figures = {}
+    for arm in ("fifo", "versioned"):
+        values = [float(row["p"]) for row in rows if row["arm"] == arm]
+        if values:
+            command = "python scripts/spikes.py run; python scripts/spikes.py collect"
+            figures[f"spikes.{arm}_p"] = figure(
+                statistics.median(values), min(values), max(values), len(values),
+                "p-value (median; low and high are the extremes)", [{"command": command}],
+            )  # fmt: skip
+    return figures
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -284,6 +298,7 @@ def main(argv: list[str] | None = None) -> int:
         "faults.csv": fault_figures,
         "rescue.csv": rescue_figures,
         "lag.csv": lag_figures,
+        "spikes.csv": spike_figures,
         "async_speed.csv": async_figures,
     }
     figures: dict[str, Figure] = {}

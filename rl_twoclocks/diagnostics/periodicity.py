@@ -52,19 +52,40 @@ def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 1
     return Period(best + 2, float(shares[best]), p_value)
 
 
-def _folded(x: np.ndarray, longest: int) -> np.ndarray:
-    """Adjusted R^2 [rows, longest - 1] of the phase means for the periods 2 .. longest."""
+def strength_at(
+    series: Sequence[float] | np.ndarray, period: int, permutations: int = 1000
+) -> tuple[float, float]:
+    """How strong one given period is: its share of the detrended variance, and its p-value.
+
+    As in `strongest_period`, against the same values in random order; for a period that is known
+    beforehand, so that nothing was searched for.
+
+    Raises:
+        ValueError: the series has fewer than three whole periods.
+    """
+    x = np.asarray(series, dtype=np.float64)
+    if x.size < 3 * period:
+        raise ValueError(f"{x.size} values are fewer than three periods of {period}")
+    x = x - _running_mean(x, 2 * period + 1)
+    share = float(_folded(x[None], period, period)[0, 0])
+    shuffled = np.random.default_rng(0).permuted(np.tile(x, (permutations, 1)), axis=1)
+    chance = _folded(shuffled, period, period)[:, 0]
+    return share, (1 + int((chance >= share).sum())) / (1 + permutations)
+
+
+def _folded(x: np.ndarray, longest: int, shortest: int = 2) -> np.ndarray:
+    """Adjusted R^2 of the phase means, [rows, periods], for the periods shortest .. longest."""
     rows, n = x.shape
     total = ((x - x.mean(1, keepdims=True)) ** 2).sum(1)
-    result = np.empty((rows, longest - 1))
-    for period in range(2, longest + 1):
+    result = np.empty((rows, longest - shortest + 1))
+    for period in range(shortest, longest + 1):
         phase = np.arange(n) % period
         # Rows of a one-hot matrix: phase sums by one product.
         member = (phase[None] == np.arange(period)[:, None]).astype(np.float64)
         counts = member.sum(1)
         means = x @ member.T / counts
         between = (counts * (means - x.mean(1, keepdims=True)) ** 2).sum(1)
-        result[:, period - 2] = 1 - (1 - between / total) * (n - 1) / (n - period)
+        result[:, period - shortest] = 1 - (1 - between / total) * (n - 1) / (n - period)
     return result
 
 

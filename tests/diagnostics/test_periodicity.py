@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from rl_twoclocks.diagnostics import CALIBRATED, History, periodicity
-from rl_twoclocks.diagnostics.periodicity import Period, periodic_alarm, strongest_period
+from rl_twoclocks.diagnostics.periodicity import (
+    Period,
+    periodic_alarm,
+    strength_at,
+    strongest_period,
+)
 from tests.diagnostics.histories import recorded, screened
 
 
@@ -186,3 +191,19 @@ def test_periodic_alarm_takes_one_chance_in_five_hundred(
     monkeypatch.setattr(periodicity, "strongest_period", lambda _: Period(4, 0.9, p))
     history = recorded({"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}, now=64)
     assert (periodic_alarm(history, CALIBRATED) is not None) is raised
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_strength_at_a_known_period_sees_spikes_there_and_nowhere_else(seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(size=300)
+    spikes = noise + 4.0 * (np.arange(300) % 25 == 7)
+    share, p_value = strength_at(spikes, 25)
+    assert share > 0.2
+    assert p_value < 0.01
+    assert strength_at(noise, 25)[1] > 0.01
+    assert strength_at(spikes, 23)[1] > 0.01
+
+
+def test_strength_needs_three_periods() -> None:
+    with pytest.raises(ValueError, match="three periods of 25"):
+        strength_at(np.zeros(74), 25)
