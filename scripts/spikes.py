@@ -4,13 +4,14 @@
     python scripts/spikes.py collect --runs runs/spikes
 
 Protocol, written down before the runs (the write-up's `stale_broadcast`: generators, a queue, weights
-broadcast every 200 learner steps). Hopper-v5, 8 environments, B = U = 256 frames, 2 passes in minibatches
-of 64: 8 optimizer steps a round, so that 25 rounds are 200 steps. No interventions. Seeds 301 to 310.
+broadcast every 200 learner steps). Hopper-v5, 8 environments, B = U = 256 frames, 2 passes in
+minibatches of 64: 8 optimizer steps a round, so that 25 rounds are 200 steps. No interventions. Seeds
+301 to 310.
 
 * `fifo`: `collect.order=fifo`, 16 slots, no limit of age, the policy is published every 25 rounds.
 * `versioned`: `collect.order=near`, 16 slots, at most 2 versions old, published every round.
-* `fifo_lambda`, `fifo_rate`: `fifo` with GAE lambda 0.9, and with a third of the learning rate: the cures
-  that did not help the write-up's author.
+* `fifo_lambda`, `fifo_rate`: `fifo` with GAE lambda 0.9, and with a third of the learning rate: the
+  cures that did not help the write-up's author.
 
 Reading: the logarithm of the critic's loss, one value a round, without the first fifth of the run; the
 share of its detrended variance that the period of 25 rounds explains, against the same values in random
