@@ -12,16 +12,20 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_twoclocks.distributions import Distribution
 
-def frames_of(collected: TensorDictBase, param_keys: tuple[str, ...], cut_end: bool) -> TensorDict:
+
+def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bool) -> TensorDict:
     """Bring one batch of TorchRL's collector [N, T] into the window's schema.
 
     Args:
         collected: the collector's batch.
-        param_keys: names of the behaviour policy's distribution parameters.
+        distribution: what the behaviour policy's parameters mean. Log-probabilities are taken here,
+            once a rollout, at a fraction of what they cost at every decision.
         cut_end: the next rollout does not continue this one.
     """
     following = collected["next"]
+    params = tuple(collected[key] for key in distribution.keys)
     shape = collected.batch_size
     cut = torch.zeros(shape, dtype=torch.bool)
     cut[:, -1] = cut_end
@@ -34,9 +38,9 @@ def frames_of(collected: TensorDictBase, param_keys: tuple[str, ...], cut_end: b
             "truncated": following["truncated"].squeeze(-1),
             "cut": cut,
             "action": collected["raw_action"],
-            "behaviour_log_prob": collected["action_log_prob"],
+            "behaviour_log_prob": distribution.log_prob(params, collected["raw_action"]),
             "policy_version": collected["policy_version"],
-            **{key: collected[key] for key in param_keys},
+            **dict(zip(distribution.keys, params, strict=True)),
         },
         batch_size=shape,
     )

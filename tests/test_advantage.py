@@ -13,6 +13,7 @@ import tests.envs  # noqa: F401
 from rl_twoclocks.advantage import discounted_sum, estimate, gae, next_values
 from rl_twoclocks.collect import make_collector
 from rl_twoclocks.config import CollectConfig, TaskConfig
+from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.window import Window, frames_of
 
@@ -48,7 +49,7 @@ class _ZeroPolicy(torch.nn.Module):
     """Acts with zeros, with every key that a rollout has."""
 
     in_keys = ("observation",)
-    out_keys = ("action", "raw_action", "loc", "scale", "action_log_prob", "policy_version")
+    out_keys = ("action", "raw_action", "loc", "scale", "policy_version")
 
     def forward(self, td):
         n = td.batch_size[0]
@@ -59,7 +60,6 @@ class _ZeroPolicy(torch.nn.Module):
                 "raw_action": zero,
                 "loc": zero,
                 "scale": zero + 1,
-                "action_log_prob": torch.zeros(n),
                 "policy_version": torch.zeros(n, dtype=torch.int64),
             }
         )
@@ -75,7 +75,7 @@ def collect(env: BatchedEnv, rollouts: int, length: int) -> list[TensorDict]:
     collector = make_collector(env, _ZeroPolicy(), frames, CollectConfig())
     try:
         batches = iter(collector)
-        return [frames_of(next(batches), ("loc", "scale"), False) for _ in range(rollouts)]
+        return [frames_of(next(batches), Gaussian, False) for _ in range(rollouts)]
     finally:
         collector.shutdown()
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.window import Window, frames_of
 
 
@@ -110,7 +111,6 @@ def test_a_collectors_batch_comes_into_the_windows_schema(cut_end: bool) -> None
             "observation": torch.rand(n, t, 4),
             "raw_action": torch.rand(n, t, 1),
             "action": torch.full((n, t, 1), 9.0),
-            "action_log_prob": torch.rand(n, t),
             "policy_version": torch.full((n, t), 3),
             "loc": torch.rand(n, t, 1),
             "scale": torch.rand(n, t, 1),
@@ -118,11 +118,13 @@ def test_a_collectors_batch_comes_into_the_windows_schema(cut_end: bool) -> None
         },
         batch_size=(n, t),
     )
-    frames = frames_of(collected, ("loc", "scale"), cut_end)
+    frames = frames_of(collected, Gaussian, cut_end)
     assert frames["cut"].tolist() == [[False, False, cut_end]] * n
     assert torch.equal(frames["action"], collected["raw_action"])
     assert torch.equal(frames["next_observation"], following["observation"])
     for key in ("reward", "terminated", "truncated"):
         assert torch.equal(frames[key], following[key][..., 0])
-    assert torch.equal(frames["behaviour_log_prob"], collected["action_log_prob"])
+    normal = torch.distributions.Normal(collected["loc"], collected["scale"])
+    expected = normal.log_prob(collected["raw_action"]).sum(-1)
+    torch.testing.assert_close(frames["behaviour_log_prob"], expected)
     assert {"loc", "scale", "observation", "policy_version"} <= set(frames.keys())

@@ -32,7 +32,7 @@ class BehaviourPolicy(TensorDictModuleBase):
     """Acts on raw observations and stamps every frame with its version.
 
     Reads `observation` [N, ...]; writes `action` (in the environment's bounds), `raw_action` (before
-    squashing), the distribution's parameters, `action_log_prob` [N] and `policy_version` [N].
+    squashing), the distribution's parameters and `policy_version` [N].
 
     Args:
         model: the learner's network; copied.
@@ -61,7 +61,6 @@ class BehaviourPolicy(TensorDictModuleBase):
             "action",
             "raw_action",
             *own.distribution.keys,
-            "action_log_prob",
             "policy_version",
         ]
         self.flat = FlatParameters(own)
@@ -144,8 +143,7 @@ class BehaviourPolicy(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Act for TorchRL's collector."""
         action, raw, params = self.act(tensordict.get("observation"))
-        log_prob = self.distribution.log_prob(params, raw)
-        values = (action, raw, *params, log_prob)
+        values: tuple[Tensor, ...] = (action, raw, *params)
         if self._device.type != "cpu":
             values = tuple(value.cpu() for value in values)
         for key, value in zip(self.out_keys, (*values, self._stamp), strict=True):

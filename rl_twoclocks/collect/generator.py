@@ -56,7 +56,7 @@ class Generator:
 
     def slice(self) -> TensorDict:
         """Collect one slice; what follows it may never arrive, so its end is a cut."""
-        frames = frames_of(next(self._batches), self.behaviour.distribution.keys, cut_end=True)
+        frames = frames_of(next(self._batches), self.behaviour.distribution, cut_end=True)
         done = frames["terminated"] | frames["truncated"]
         return frames.update(self._sums.update(frames["reward"], done))
 

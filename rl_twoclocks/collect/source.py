@@ -69,7 +69,7 @@ class SyncSource:
 
     def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
         """Collect with the policy as it is now."""
-        rollout = frames_of(next(self._batches), self.behaviour.distribution.keys, self.cut_end)
+        rollout = frames_of(next(self._batches), self.behaviour.distribution, self.cut_end)
         return rollout, rollout.numel()
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
