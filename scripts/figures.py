@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_twoclocks.aggregate import interquartile_mean, pooled
+
 Figure = dict[str, object]
 Rows = list[dict[str, str]]
 
-NUM_RESAMPLES = 10_000
-BOOTSTRAP_SEED = 0
 TORCHRL = ("torchrl", "torchrl-compiled")
 
 # name -> (contenders above the line, column, contenders below the line). Of several contenders the
@@ -83,31 +83,10 @@ def speed_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
-def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean without the lowest and highest quarter, over the last axis.
-
-    Cuts int(n / 4) values from each side, as `scipy.stats.trim_mean(values, 0.25)` and therefore
-    rliable do (Agarwal et al. 2021, arXiv 2108.13264): of 5 values the middle 3 count.
-
-    Args:
-        values: Array [..., n].
-    """
-    cut = values.shape[-1] // 4
-    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
-
-
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the interquartile mean.
-
-    Every call starts from the same seed, so that a figure does not depend on the others.
-
-    Args:
-        values: Array [n], one value per seed.
-    """
-    generator = np.random.default_rng(BOOTSTRAP_SEED)
-    draws = generator.integers(0, len(values), size=(NUM_RESAMPLES, len(values)))
-    low, high = np.percentile(interquartile_mean(values[draws]), [2.5, 97.5])
-    return float(low), float(high)
+    """Return the 95 % percentile bootstrap interval of the interquartile mean over seeds [n]."""
+    found = pooled({"seeds": values.tolist()})
+    return found.low, found.high
 
 
 def return_figures(rows: Rows) -> dict[str, Figure]:

@@ -1,0 +1,125 @@
+"""Aggregates over seeds and tasks: interquartile mean, stratified bootstrap, probability of improvement.
+
+As recommended by Agarwal et al. 2021 (arXiv 2108.13264) and computed by rliable; the tests hold these
+to its definitions. Scores are given per task, so that every resample keeps each task's number of seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Scores = Mapping[str, Sequence[float]]
+"""Scores by task, one per seed."""
+RESAMPLES = 10_000
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % percentile bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """For a table."""
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """The mean without the lowest and highest quarter, over the last axis.
+
+    Cuts int(n / 4) values from each side, as `scipy.stats.trim_mean(values, 0.25)` does: of 5 values
+    the middle 3 count.
+
+    Args:
+        values: [..., n].
+    """
+    cut = values.shape[-1] // 4
+    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+
+
+def pooled(scores: Scores, resamples: int = RESAMPLES) -> Estimate:
+    """Interquartile mean over all runs of all tasks, with a stratified bootstrap interval.
+
+    Raises:
+        ValueError: there is no score.
+    """
+    tasks = _arrays(scores)
+    value = float(interquartile_mean(np.concatenate(tasks)))
+    stream = np.random.default_rng(0)
+    drawn = np.concatenate([_resample(x, resamples, stream) for x in tasks], axis=-1)
+    return Estimate(value, *_interval(interquartile_mean(drawn)))
+
+
+def ratio(above: Scores, below: Scores, resamples: int = RESAMPLES) -> Estimate:
+    """Pooled interquartile mean of one set of runs over that of another."""
+    return _of_two(above, below, lambda x, y: x / np.where(y == 0, np.nan, y), resamples)
+
+
+def difference(above: Scores, below: Scores, resamples: int = RESAMPLES) -> Estimate:
+    """Pooled interquartile mean of one set of runs minus that of another."""
+    return _of_two(above, below, lambda x, y: x - y, resamples)
+
+
+def probability_of_improvement(
+    better: Scores, worse: Scores, resamples: int = RESAMPLES
+) -> Estimate:
+    """Chance that a run of the first set beats one of the second on the same task; ties count half.
+
+    The mean over tasks that both sets have.
+
+    Raises:
+        ValueError: they have no task in common.
+    """
+    shared = sorted(set(better) & set(worse))
+    if not shared:
+        raise ValueError(f"no task in common: {sorted(better)} and {sorted(worse)}")
+    stream = np.random.default_rng(0)
+    values, drawn = [], []
+    for task in shared:
+        x, y = (np.asarray(s[task], dtype=np.float64) for s in (better, worse))
+        values.append(_beats(x[None], y[None])[0])
+        drawn.append(_beats(_resample(x, resamples, stream), _resample(y, resamples, stream)))
+    return Estimate(float(np.mean(values)), *_interval(np.mean(drawn, axis=0)))
+
+
+def _of_two(
+    above: Scores,
+    below: Scores,
+    combine: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    resamples: int,
+) -> Estimate:
+    stream = np.random.default_rng(0)
+    points, draws = [], []
+    for scores in (above, below):
+        tasks = _arrays(scores)
+        points.append(interquartile_mean(np.concatenate(tasks)))
+        drawn = np.concatenate([_resample(x, resamples, stream) for x in tasks], axis=-1)
+        draws.append(interquartile_mean(drawn))
+    return Estimate(float(combine(points[0], points[1])), *_interval(combine(draws[0], draws[1])))
+
+
+def _arrays(scores: Scores) -> list[np.ndarray]:
+    arrays = [np.asarray(scores[task], dtype=np.float64) for task in sorted(scores)]
+    arrays = [x for x in arrays if x.size]
+    if not arrays:
+        raise ValueError("there is no score")
+    return arrays
+
+
+def _resample(x: np.ndarray, resamples: int, stream: np.random.Generator) -> np.ndarray:
+    return x[stream.integers(0, x.size, size=(resamples, x.size))]
+
+
+def _beats(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """[resamples] shares of pairs in which x is larger."""
+    gap = x[:, :, None] - y[:, None, :]
+    return ((gap > 0) + 0.5 * (gap == 0)).mean(axis=(1, 2))
+
+
+def _interval(draws: np.ndarray) -> tuple[float, float]:
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    return float(low), float(high)

@@ -1,0 +1,80 @@
+"""Compare two sets of runs of returns.csv: interquartile means, their ratio, probability of improvement.
+
+    python scripts/compare.py classic safe
+    python scripts/compare.py classic safe --tasks halfcheetah hopper --file docs/benchmarks/returns.csv
+
+Pooled over the tasks that both sets have, in scores: (return - random) / (first set's interquartile mean
+- random). Intervals are 95 % stratified bootstrap intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from rl_twoclocks.aggregate import (
+    difference,
+    interquartile_mean,
+    pooled,
+    probability_of_improvement,
+    ratio,
+)
+
+RANDOM = {
+    "halfcheetah": -280.0, "hopper": 18.0, "walker2d": 2.0, "ant": -60.0, "swimmer": 1.0,
+    "humanoid": 120.0, "reacher": -43.0, "pusher": -150.0, "inverted_pendulum": 6.0,
+    "inverted_double_pendulum": 60.0, "cartpole": 22.0, "acrobot": -500.0, "pendulum": -1250.0,
+}  # fmt: skip
+"""Returns of a random policy, the zero of the scores."""
+
+
+def main() -> int:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("first", help="clocks of the set that is the measure")
+    parser.add_argument("second", help="clocks of the set that is compared with it")
+    parser.add_argument("--tasks", nargs="+", help="only these; default: all that both have")
+    parser.add_argument("--file", type=Path, default=Path("docs/benchmarks/returns.csv"))
+    args = parser.parse_args()
+    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with args.file.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            returns[row["clocks"]][row["task"]].append(float(row["return_mean"]))
+    for name in (args.first, args.second):
+        if name not in returns:
+            parser.error(
+                f"{args.file} has no runs of {name!r}: it has {', '.join(sorted(returns))}"
+            )
+    first, second = returns[args.first], returns[args.second]
+    tasks = sorted(set(args.tasks or set(first) & set(second)))
+    if lacking := [t for t in tasks if t not in first or t not in second or t not in RANDOM]:
+        parser.error(f"not in both sets, or without a random return: {', '.join(lacking)}")
+    scores = []
+    for runs in (first, second):
+        scaled = {}
+        for task in tasks:
+            low = RANDOM[task]
+            span = float(interquartile_mean(np.array(first[task]))) - low
+            scaled[task] = [(x - low) / span for x in runs[task]]
+        scores.append(scaled)
+    print(f"tasks: {', '.join(tasks)}")
+    for name, mine, runs in zip((args.first, args.second), scores, (first, second), strict=True):
+        count = sum(len(runs[task]) for task in tasks)
+        print(f"{name:<12} score {pooled(mine)}, {count} runs")
+        for task in tasks:
+            print(f"{'':<12}   {task:<26} return {pooled({task: runs[task]})}")
+    print(f"{args.second} / {args.first}: {ratio(scores[1], scores[0])}")
+    print(f"{args.second} - {args.first}: {difference(scores[1], scores[0])}")
+    better = probability_of_improvement(scores[1], scores[0])
+    print(f"probability that a run of {args.second} beats one of {args.first}: {better}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
