@@ -44,6 +44,57 @@ class GeneratorCommandConfig(Group):
     """Process without which the generator ends: the learner that started it."""
 
 
+class LabCommandConfig(Group):
+    """The lab command."""
+
+    scenario: str
+    """A file in configs/lab, without its ending."""
+    budget: Literal["smoke", "short", "full"] = "short"
+    """smoke: minutes, to see that it works; short: a verdict; full: the numbers to quote."""
+    jobs: int = Field(default=0, ge=0)
+    """Runs at a time; 0: one per CPU core."""
+    out: str | None = None
+    """Folder of the runs and the page; null: lab/<scenario>-<budget>."""
+
+
+class ScenarioConfig(Group):
+    """One scenario of the lab."""
+
+    question: str
+    """What is asked, as a sentence."""
+    claim: str
+    """What the write-ups say."""
+    base: list[str]
+    """Overrides that all arms share; they are the protocol."""
+    random: float
+    """Return of a random policy: the zero of scores."""
+    arms: dict[str, list[str]]
+    """The three arms that the conclusion is drawn from: healthy, fault, cure."""
+    controls: dict[str, list[str]] = Field(default={})
+    """Further arms that are only shown."""
+    budgets: dict[str, BudgetConfig]
+    """Seeds and overrides by budget: smoke, short, full."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> ScenarioConfig:
+        for name, found, needed in (
+            ("arms", self.arms, {"healthy", "fault", "cure"}),
+            ("budgets", self.budgets, {"smoke", "short", "full"}),
+        ):
+            if set(found) != needed:
+                raise ValueError(f"{name} must be {', '.join(sorted(needed))}")
+        return self
+
+
+class BudgetConfig(Group):
+    """How much a scenario may cost."""
+
+    seeds: int = Field(ge=1)
+    """Seeds per arm, counted from 1."""
+    overrides: list[str]
+    """Among them total_frames."""
+
+
 class ExportCommandConfig(Group):
     """The export command."""
 

@@ -29,11 +29,11 @@ def config_dir() -> Path:
 
 
 def groups() -> dict[str, list[str]]:
-    """Every config group with its choices; sweeps are no part of a run's configuration."""
+    """Every config group with its choices; sweeps and the lab are no part of a run's configuration."""
     return {
         folder.name: sorted(p.stem for p in folder.glob("*.yaml"))
         for folder in sorted(config_dir().iterdir())
-        if folder.is_dir() and folder.name != "sweep"
+        if folder.is_dir() and folder.name not in ("sweep", "lab")
     }
 
 

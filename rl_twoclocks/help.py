@@ -38,6 +38,13 @@ Collect for a learner elsewhere, through a Redis server, until its run has gone.
 The learner: python -m rl_twoclocks.train ... collect=redis collect.redis.spawn=false
 collect.redis.run=mine. Exit codes: 0 the run is over, 1 the server is away, 2 no such run.
 """,
+    "lab": """\
+Run a failure without and with its cure, over seeds, and write a page with a conclusion.
+
+  python -m rl_twoclocks.lab scenario=policy_lag budget=smoke
+
+The same command goes on with what was broken off, and skips what is finished.
+""",
     "export": """\
 Write a trained policy as ONNX and as a torch.export program.
 

@@ -1,0 +1,93 @@
+"""The page of one scenario: one self-contained HTML file."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rl_twoclocks.aggregate import pooled
+
+if TYPE_CHECKING:
+    from rl_twoclocks.config_commands import ScenarioConfig
+    from rl_twoclocks.scenario import Conclusion, Run
+
+_STYLE = """
+body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
+table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
+td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}
+.c{font-size:1.15rem;border-left:.3rem solid #47698c;padding-left:.8rem}code{font-size:.85rem}
+@media(prefers-color-scheme:dark){body{color:#eee;background:#161b20}td,th{border-color:#555}}
+"""
+
+
+def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: list[Run]) -> str:
+    """Conclusion first, then curves, the table of arms, and how it was made."""
+    rows = []
+    for arm, score in conclusion.scores.items():
+        mine = [r for r in runs if r.arm == arm]
+        alarms = sorted({name for r in mine for name in r.alarms})
+        cells = [arm, str(score), f"{conclusion.collapses[arm]} of {len(mine)}", ", ".join(alarms)]
+        rows.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")
+    arms = {**scenario.arms, **scenario.controls}
+    made = "".join(
+        f"<li><b>{escape(arm)}</b> <code>{escape(' '.join([*scenario.base, *words]))}</code></li>"
+        for arm, words in arms.items()
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{escape(conclusion.scenario)}</title><style>{_STYLE}</style></head><body>
+<h1>{escape(scenario.question)}</h1>
+<p class="c">{escape(conclusion.text)}</p>
+<p>The claim: {escape(scenario.claim)}.</p>
+<figure>{_curves(scenario, runs)}<figcaption>Return of the evaluations: interquartile mean over seeds
+with its 95 % bootstrap interval, every seed as a thin line.</figcaption></figure>
+<h2>Arms</h2>
+<table><tr><th>arm</th><th>score (healthy: 1), 95 % interval</th><th>collapsed</th>
+<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table>
+<h2>How it was made</h2>
+<p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
+<ul>{made}</ul>
+<p>Rule: the failure reproduces if the fault's interquartile mean lies below 0.6 of healthy and the
+intervals do not touch; the cure cures from 0.9 on. Written down before the runs.</p>
+</body></html>
+"""
+
+
+def _curves(scenario: ScenarioConfig, runs: list[Run]) -> str:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for arm in {**scenario.arms, **scenario.controls}:
+        by_frames: dict[int, list[float]] = defaultdict(list)
+        mine = [r for r in runs if r.arm == arm]
+        for one in mine:
+            for frames, value in one.curve:
+                by_frames[frames].append(value)
+        # Where all seeds were evaluated: a mean over fewer would jump.
+        shared = sorted(f for f, values in by_frames.items() if len(values) == len(mine))
+        if not shared:
+            continue
+        found = np.array([pooled({arm: by_frames[f]}, resamples=500) for f in shared])
+        main = arm in scenario.arms
+        (line,) = axes.plot(shared, found[:, 0], "-" if main else "--", label=arm, linewidth=2)
+        if len(mine) > 1:
+            axes.fill_between(shared, found[:, 1], found[:, 2], color=line.get_color(), alpha=0.15)
+        for one in mine:
+            axes.plot(
+                *zip(*one.curve, strict=True), color=line.get_color(), alpha=0.2, linewidth=0.7
+            )
+    axes.set(xlabel="frames (agent decisions)", ylabel="return")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, ncols=2)
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    picture = stream.getvalue()
+    return picture[picture.index("<svg") :]
