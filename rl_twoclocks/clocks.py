@@ -45,7 +45,12 @@ class Clocks:
 
 
 def clock_readings(
-    clocks: Clocks, versions: Tensor, ratio: float, passes: int, minibatches: int
+    clocks: Clocks,
+    versions: Tensor,
+    ratio: float,
+    passes: int,
+    minibatches: int,
+    used: float = 1.0,
 ) -> dict[str, float]:
     """Read both clocks against the frames that a round really uses.
 
@@ -54,11 +59,12 @@ def clock_readings(
         versions: [N, T], the version stamped on every frame of the window.
         ratio: the configured clock ratio B / U.
         passes, minibatches: of the round, as planned.
+        used: share of the window's frames that a round draws from.
 
     Returns:
         `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds that a
         frame has served, this one included. ratio_measured: frames in the window per frame of the
-        newest version; equals B / U once the window is full. reuse: ratio_measured x passes.
+        newest version; equals B / U once the window is full. reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
     newest = versions.max()
@@ -73,6 +79,6 @@ def clock_readings(
         "clock/lifetime_mean": float(staleness.mean()) + 1,
         "clock/lifetime_max": float(staleness.max()) + 1,
         "clock/publish_lag": clocks.policy_version - clocks.published_version,
-        "clock/reuse": measured * passes,
+        "clock/reuse": measured * passes * used,
         "clock/steps_per_frame": passes * minibatches / fresh,
     }

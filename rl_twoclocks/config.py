@@ -73,6 +73,9 @@ class ClocksConfig(Group):
     """Passes over the window per round. Larger: more use of every frame, more policy change."""
     minibatch_size: int = Field(ge=1)
     """Frames per optimizer step. Smaller: more, noisier steps."""
+    sample: int | None = Field(default=None, ge=1)
+    """Frames that a round draws from the window, uniformly, instead of using all: a replay buffer of B
+    frames; null: all."""
     ratio: ClockRatioConfig = ClockRatioConfig()
     publish_interval: int = Field(default=1, ge=1)
     """Rounds between two publications. Larger: those who collect act with older policies."""

@@ -159,12 +159,14 @@ class Diagnose:
     def _clocks(self, window: TensorDict) -> dict[str, float]:
         parts, clocks = self.parts, self.config.clocks
         batch_size = parts.window.length * parts.window.num_envs
+        frames = min(clocks.sample or window.numel(), window.numel())
         return clock_readings(
             parts.clocks,
             window["policy_version"],
             batch_size / parts.update_frequency,
             self.passes,
-            -(-window.numel() // clocks.minibatch_size),
+            -(-frames // clocks.minibatch_size),
+            frames / window.numel(),
         )
 
     def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:

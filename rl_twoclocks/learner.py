@@ -107,6 +107,9 @@ class Learner:
             NonFiniteError: a loss or gradient is not finite and `on_nonfinite` is `stop`; the
                 parameters are those before that step.
         """
+        sample = self.config.clocks.sample
+        if sample is not None and ready.keep is None and sample < ready.frames:
+            ready.keep = torch.randperm(ready.frames, generator=self.generator)[:sample]
         self.update.start_round(controls)
         readings: list[Tensor] = []
         value_drift = torch.zeros((), device=self.device)

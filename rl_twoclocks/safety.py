@@ -100,22 +100,24 @@ def settle(config: Config) -> tuple[Config, Derived]:
     check_optimizer(config.optim)
     ratio = clocks.batch_size / clocks.update_frequency
     rounds = config.total_frames // clocks.update_frequency
-    minibatches = -(-clocks.batch_size // clocks.minibatch_size)
+    frames = clocks.sample or clocks.batch_size
+    minibatches = -(-frames // clocks.minibatch_size)
     calibrating = int(config.normalize.observation and config.normalize.calibrate)
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
         notes.append(
             f"total_frames is no multiple of U: the last {left:,} frames are not collected"
         )
-    if ratio * clocks.update_epochs > MAX_REUSE:
+    reuse = frames / clocks.update_frequency * clocks.update_epochs
+    if reuse > MAX_REUSE:
         notes.append(
-            f"reuse {ratio * clocks.update_epochs:.3g} is above {MAX_REUSE:.3g}: expect overfitting "
+            f"reuse {reuse:.3g} is above {MAX_REUSE:.3g}: expect overfitting "
             "to old data; lower clocks.update_epochs"
         )
     return config, Derived(
         clock_ratio=ratio,
         zone=zone(ratio),
-        reuse=ratio * clocks.update_epochs,
+        reuse=reuse,
         rounds=rounds,
         frames=rounds * clocks.update_frequency,
         minibatches=minibatches,
@@ -134,6 +136,11 @@ def _check(config: Config) -> None:
             f"{c.update_frequency}"
         )
     limits(config.diagnostics.thresholds, config.diagnostics.limits)
+    if c.sample is not None and not c.minibatch_size <= c.sample <= c.batch_size:
+        raise ConfigError(
+            f"clocks.sample={c.sample} must lie between clocks.minibatch_size={c.minibatch_size} and "
+            f"clocks.batch_size={c.batch_size}"
+        )
     if c.minibatch_size > c.batch_size:
         raise ConfigError(
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "
