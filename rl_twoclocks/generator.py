@@ -37,6 +37,8 @@ def generate(command: GeneratorCommandConfig) -> None:
     from rl_twoclocks.configure import validate
 
     signal.signal(signal.SIGTERM, _leave)
+    # A learner handles the terminal's Ctrl-C itself and ends the generators that it started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN if command.parent else _leave)
     torch.set_num_threads(1)
     url = command.url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
     queue = RedisQueue(url, command.run, command.patience)
