@@ -242,8 +242,9 @@ class CollectConfig(Group):
     ray_address: str | None = None
     """ray: address of the cluster, `auto` for the one this machine belongs to; null: start one here."""
     redis: RedisConfig = RedisConfig()
-    backend: Literal["gymnasium", "envpool"] = "gymnasium"
-    """gymnasium's vector environments, or envpool's C++ ones where it has the task."""
+    backend: Literal["gymnasium", "envpool", "native"] = "gymnasium"
+    """gymnasium's vector environments, envpool's C++ ones where it has the task, or the project's own
+    worlds as one batch of arrays."""
     vectorization: Literal["sync", "async"] = "sync"
     """gymnasium backend: environments in this process, or one process each."""
     device: str = "cpu"

@@ -22,6 +22,8 @@ class Evaluation:
 
     returns: list[float]
     lengths: list[int]
+    successes: list[bool] | None = None
+    """Whether each reached its goal; None where the task cannot tell."""
 
     @property
     def mean(self) -> float:
@@ -38,6 +40,8 @@ class Evaluation:
             "length_mean": float(np.mean(self.lengths)),
             "episodes": len(self.returns),
         }
+        if self.successes is not None:
+            values["success_rate"] = float(np.mean(self.successes))
         return {prefix + name: value for name, value in values.items()}
 
 
@@ -65,7 +69,8 @@ def evaluate(
     env.reseed(seeds)
     state = env.reset()
     total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
-    results: list[list[tuple[float, int]]] = [[] for _ in range(n)]
+    results: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
+    told = env.success() is not None
     while any(len(r) < each for r in results):
         if should_stop():
             return None
@@ -75,12 +80,14 @@ def evaluate(
         following = stepped.get("next")
         total += following.get("reward").view(-1).double().numpy()
         length += 1
+        success = env.success()
         for i in np.flatnonzero(following.get("done").view(-1).numpy()):
             if len(results[i]) < each:
-                results[i].append((float(total[i]), int(length[i])))
+                reached = bool(success[i]) if success is not None else False
+                results[i].append((float(total[i]), int(length[i]), reached))
             total[i], length[i] = 0.0, 0
-    flat = [episode for r in results for episode in r]
-    return Evaluation([r for r, _ in flat], [k for _, k in flat])
+    returns, lengths, successes = zip(*(e for r in results for e in r), strict=True)
+    return Evaluation(list(returns), list(lengths), list(successes) if told else None)
 
 
 def under_changed_conditions(config: Config) -> Config:
@@ -96,14 +103,13 @@ class Evaluator:
     """
 
     def __init__(self, config: Config) -> None:
-        """Build environments, in this process and on gymnasium's own simulators, and a policy."""
+        """Build environments in this process, on gymnasium's or the world's own, and a policy."""
         self.episodes = config.eval.episodes
         n = min(config.eval.num_envs, self.episodes)
         seed = config.seed if config.eval.seed is None else config.eval.seed
         self.seeds = env_seeds(seed, "evaluation", n)
-        collect = config.collect.model_copy(
-            update={"backend": "gymnasium", "vectorization": "sync"}
-        )
+        backend = "native" if config.collect.backend == "native" else "gymnasium"
+        collect = config.collect.model_copy(update={"backend": backend, "vectorization": "sync"})
         self.env = make_env(config.task, collect, n, self.seeds)
         self.noise_seed = stream_seed(seed, "evaluation noise")
         noise = None if config.eval.deterministic else torch.Generator()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import gymnasium as gym
@@ -91,6 +92,10 @@ def test_a_task_names_itself_and_its_family(choice: str) -> None:
         assert config.task.name == "CartPole-v1"
         return
     assert config.task.name == choice
+    if config.task.import_ is not None:
+        importlib.import_module(config.task.import_)
+        assert str(gym.spec(config.task.env_id).entry_point).startswith(config.task.import_)
+        return
     folder = "mujoco" if config.task.family == "mujoco" else "classic_control"
     assert f"gymnasium.envs.{folder}" in str(gym.spec(config.task.env_id).entry_point)
 

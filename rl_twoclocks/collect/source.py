@@ -86,8 +86,13 @@ class SyncSource:
         self.env.set_noise(noise)
 
     def readings(self) -> dict[str, float]:
-        """Nothing is ever dropped here."""
-        return {}
+        """Nothing is ever dropped here; share of episodes that reached their goal, if it can be told.
+
+        `rollout/success_rate` is over the episodes that ended since the last call.
+        """
+        ended, succeeded = self.env.ended, self.env.succeeded
+        self.env.ended = self.env.succeeded = 0
+        return {"rollout/success_rate": succeeded / ended} if ended else {}
 
     def close(self) -> None:
         """Stop the collector; the environments stay open and can be collected from again."""

@@ -34,13 +34,28 @@ def make_env(
     if collect.backend == "envpool":
         threads = min(num_envs, 1 if collect.vectorization == "sync" else os.cpu_count() or 1)
         backend = EnvpoolVector(task, num_envs, seed=seeds[0], num_threads=threads)
+    elif collect.backend == "native":
+        backend = _native(task, num_envs)
     else:
         check_task(task)
         try:
             backend = GymnasiumVector(env_factory(task), num_envs, collect.vectorization)
-        except (TypeError, gym.error.Error) as error:
+        except (TypeError, ValueError, gym.error.Error) as error:
             raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
     return BatchedEnv(backend, seeds)
+
+
+def _native(task: TaskConfig, num_envs: int) -> VectorBackend:
+    from rl_twoclocks.worlds import make_world
+
+    kwargs = dict(task.kwargs)
+    if task.max_episode_steps is not None:
+        # The world's own clock, which its rewards know of.
+        kwargs["time_limit"] = task.max_episode_steps
+    try:
+        return make_world(task.env_id, num_envs, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
 
 
 def check_task(task: TaskConfig) -> None:

@@ -16,6 +16,7 @@ from torchrl.envs import EnvBase
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import snapshot
 from rl_twoclocks.envs.vector import VectorBackend
+from rl_twoclocks.worlds.base import World
 
 
 class NonFiniteError(RuntimeError):
@@ -40,11 +41,16 @@ class BatchedEnv(EnvBase):
         self._restored: np.ndarray | None = None
         self._current: torch.Tensor | None = None
         self.decisions = 0
+        self.ended = self.succeeded = 0
+        """Episodes, and those that reached their goal, where the task can tell."""
         self._noise: tuple[np.ndarray, np.random.Generator] | None = None
         n = backend.num_envs
         super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
         # EnvBase opens at its own reset, which is overridden here.
         self.is_closed = False
+        # Worlds that run one by one, behind gymnasium.
+        inner = [getattr(env.unwrapped, "world", None) for env in backend.envs or []]
+        self._worlds = [world for world in inner if isinstance(world, World)]
         obs_space, act_space = backend.observation_space, backend.action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ConfigError(f"observation space {obs_space} is not supported: only Box is")
@@ -127,6 +133,9 @@ class BatchedEnv(EnvBase):
         terminated = terminated.reshape(-1, 1)
         truncated = truncated.reshape(-1, 1) & ~terminated
         done = terminated | truncated
+        if (success := self.success()) is not None:
+            self.ended += int(done.sum())
+            self.succeeded += int((success & done.reshape(-1)).sum())
         result = TensorDict._new_unsafe(
             {
                 "observation": torch.from_numpy(obs),
@@ -201,6 +210,14 @@ class BatchedEnv(EnvBase):
         deviation, stream = self._noise
         return obs + deviation * stream.standard_normal(obs.shape, dtype=np.float32)
 
+    def success(self) -> np.ndarray | None:
+        """Whether the newest step reached the task's goal, bool [N]; None where no rule can tell."""
+        if isinstance(self.backend, World):
+            return self.backend.success
+        if self._worlds:
+            return np.array([bool(world.success[0]) for world in self._worlds])
+        return None
+
     def hold(self) -> None:
         """Let the next full reset go on from where the environments are."""
         if self._current is not None:
@@ -208,6 +225,8 @@ class BatchedEnv(EnvBase):
 
     def snapshot(self) -> dict[str, Any] | None:
         """Capture every simulator and the observation to act on next; None where one cannot be."""
+        if isinstance(self.backend, World) and self._current is not None:
+            return {"simulators": self.backend.state_dict(), "observation": self._current.clone()}
         if self.backend.envs is None or self._current is None:
             return None
         states = [snapshot.capture(env) for env in self.backend.envs]
@@ -217,11 +236,24 @@ class BatchedEnv(EnvBase):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Put every simulator back; the next full reset then gives the captured observation."""
+        if isinstance(self.backend, World):
+            self._restore_world(self.backend, state)
+            return
         if self.backend.envs is None or len(self.backend.envs) != len(state["simulators"]):
             raise ConfigError("num_envs or collect differ from the run that was saved")
         self.backend.reset()
         for env, simulator in zip(self.backend.envs, state["simulators"], strict=True):
             snapshot.restore(env, simulator)
+        self._seeds = None
+        self._restored = state["observation"].numpy()
+
+    def _restore_world(self, world: World, state: dict[str, Any]) -> None:
+        try:
+            world.load_state_dict(state["simulators"])
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"num_envs or collect differ from the run that was saved: {error}"
+            ) from error
         self._seeds = None
         self._restored = state["observation"].numpy()
 

@@ -1,0 +1,49 @@
+"""Worlds with rewards that an outside rule can check, natively batched, and known to gymnasium.
+
+`make_world("maze", num_envs=4096, size=13)` gives a batch; `gymnasium.make("rl_twoclocks/Maze-v0",
+size=13)` gives one environment of the same world.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from rl_twoclocks.worlds.base import World, WorldEnv, one_of
+from rl_twoclocks.worlds.inspection import Inspection
+from rl_twoclocks.worlds.maze import Maze
+
+__all__ = ["WORLDS", "Inspection", "InspectionEnv", "Maze", "MazeEnv", "World", "make_world"]
+
+WORLDS: dict[str, type[World]] = {"maze": Maze, "inspection": Inspection}
+"""By name; with gymnasium `rl_twoclocks/<Class>-v0`."""
+
+
+class MazeEnv(WorldEnv):
+    """One maze for gymnasium; see `Maze`."""
+
+    make = Maze
+
+
+class InspectionEnv(WorldEnv):
+    """One surface for gymnasium; see `Inspection`."""
+
+    make = Inspection
+
+
+def make_world(name: str, num_envs: int, **kwargs: Any) -> World:
+    """Make a world by name or by gymnasium id.
+
+    Raises:
+        ValueError: there is no such world, or an argument cannot be used; names the nearest.
+    """
+    ids = {f"rl_twoclocks/{world.__name__}-v0": world for world in WORLDS.values()}
+    known: dict[str, Any] = WORLDS | ids
+    return known[one_of("name", name, known)](num_envs=num_envs, **kwargs)
+
+
+for _env in (MazeEnv, InspectionEnv):
+    _id = f"rl_twoclocks/{_env.make.__name__}-v0"
+    if _id not in gym.registry:
+        gym.register(_id, entry_point=f"{__name__}:{_env.__name__}")
