@@ -126,7 +126,7 @@ def of_run(directory: Path) -> Report:
         f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
     if (back := now("rollout/return_mean")) is not None:
-        best = max(r["rollout/return_mean"] for r in rows if "rollout/return_mean" in r)
+        best = max(r["rollout/return_mean"] for r in rows if r.get("rollout/return_mean") is not None)
         facts.insert(1, f"return {back:.4g}, best {best:.4g}")
     orders = [e for e in events if e["kind"] != "alarm"]
     if orders:

@@ -73,7 +73,7 @@ class FlowMap:
 
     def svg(self) -> str:
         """A picture that needs nothing else; follows the reader's light or dark colours."""
-        box, gap, line = 230, 46, 17
+        box, gap, line = 310, 46, 17
         tall = 34 + line * max(len(s.lines) for s in self.stations)
         wide = len(self.stations) * (box + gap) + gap
         top, bottom = 52, 52 + tall

@@ -1,0 +1,259 @@
+"""The page: verdict, charts, events, findings, data flow, differences, videos; in one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
+
+from rl_twoclocks.findings import URGENCIES
+from rl_twoclocks.flowmap import FlowMap
+from rl_twoclocks.reporting import tables
+from rl_twoclocks.reporting.axes import number
+from rl_twoclocks.reporting.charts import GLYPHS, chart
+from rl_twoclocks.reporting.figures import KINDS, figures, kind
+from rl_twoclocks.reporting.heatmap import heatmap
+from rl_twoclocks.reporting.runs import CRASHED, Experiment, Run, experiments
+
+VIDEO = 2_000_000
+"""Bytes below which a video is put into the page ..."""
+VIDEOS = 3_000_000
+"""... as long as all of them together stay below this, so that the page stays small."""
+WORDS = {
+    "danger": "an alarm that calls for a stop",
+    "rescue": "weights taken back to an earlier state",
+    "warn": "an alarm",
+    "watch": "a sign to keep an eye on",
+    "order": "what the governor changed, or would change",
+}
+
+
+def page(runs: Sequence[Run], folder: Path) -> str:
+    """The whole report as HTML.
+
+    Args:
+        runs: what to report on.
+        folder: where the page will lie; large videos are linked from there.
+    """
+    found = experiments(runs)
+    several = len(runs) > 1
+    sections = [("verdict", "Verdict", _verdict(runs))]
+    if several:
+        sections.append(("runs", "Runs side by side", tables.summary(runs)))
+    sections.append(("charts", "Curves", _charts(found)))
+    heats = [heatmap(run, f"heat-{k}") for k, run in enumerate(runs) if run.maps]
+    if heats:
+        sections.append(
+            ("heat", "Where the states are", f'<div class="grid2">{"".join(heats)}</div>')
+        )
+    sections += [
+        ("events", "Events", tables.events(runs)),
+        ("findings", "Findings", _findings(runs)),
+        ("flow", "Data flow", _flow(found)),
+    ]
+    if several:
+        sections.append(("configuration", "Configuration", tables.differences(found)))
+    videos = _videos(runs, folder)
+    if videos:
+        sections.append(("videos", "Videos", videos))
+    return _document(_title(runs), sections)
+
+
+def _title(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return f"{runs[0].task}: {runs[0].label}"
+    tasks = ", ".join(dict.fromkeys(run.task for run in runs))
+    return f"{len(runs)} runs: {tasks}"
+
+
+def _document(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    package = files("rl_twoclocks.reporting")
+    style = (package / "report.css").read_text(encoding="utf-8")
+    script = (package / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # Nothing is fetched, and no script but this one runs, whatever a run's files say.
+    policy = (
+        "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
+    links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name, _ in sections)
+    body = "".join(
+        f'<section id="{key}" aria-labelledby="{key}-h"><h2 id="{key}-h">{escape(name)}</h2>'
+        f"{content}</section>\n"
+        for key, name, content in sections
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>"
+        '<a class="skip" href="#verdict">Skip to the verdict</a>'
+        f"<header><p>rl_twoclocks report</p><h1>{escape(title)}</h1></header>"
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>{body}</main>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _verdict(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return _verdict_of_one(runs[0])
+    order = ("danger", "unknown", "warn", "watch", "fine")
+    ranked = sorted(runs, key=lambda run: order.index(tables.worst(run)))
+    counts = {u: sum(tables.worst(run) == u for run in runs) for u in order}
+    said = ", ".join(f"{counts[u]} {u}" for u in order if counts[u])
+    parts = [f'<p class="verdict u-{tables.worst(ranked[0])}">{len(runs)} runs: {said}.</p><ul>']
+    for run in ranked:
+        verdict = run.findings.verdict if run.findings is not None else "no findings"
+        notes = "".join(f"; {escape(note)}" for note in run.notes)
+        state = "" if run.state == "finished" else f" ({escape(run.state)})"
+        parts.append(
+            f"<li>{tables.badge(tables.worst(run))} <strong>{escape(run.label)}</strong>{state}: "
+            f"{escape(_without_urgency(verdict))}{notes}</li>"
+        )
+    return "".join([*parts, "</ul>", *map(_crash, runs)])
+
+
+def _verdict_of_one(run: Run) -> str:
+    urgency = tables.worst(run)
+    verdict = run.findings.verdict if run.findings is not None else "no verdict: see the notes"
+    words = _without_urgency(verdict)
+    parts = [
+        f'<p class="verdict u-{urgency}">{tables.badge(urgency)} '
+        f"{escape(words[:1].upper() + words[1:])}.</p>",
+        f"<p>The run has {escape(run.state)}. " if run.state != CRASHED else "<p>",
+        f"Last return: {escape(tables.last_return(run))}. ",
+        "The verdict judges the last tenth of the run; what happened before is below.</p>",
+        _story(run),
+        _crash(run),
+    ]
+    parts += [f'<p class="note">Note: {escape(note)}.</p>' for note in run.notes]
+    facts = run.findings.facts if run.findings is not None else []
+    parts.append(
+        f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>" if facts else ""
+    )
+    return "".join(parts)
+
+
+def _without_urgency(verdict: str) -> str:
+    """The words of a verdict whose urgency is shown beside it."""
+    word, colon, rest = verdict.partition(": ")
+    return rest if colon and word in URGENCIES else verdict
+
+
+def _story(run: Run, most: int = 3) -> str:
+    """The worst alarms of the whole run, each once, with when it first came."""
+    first: dict[str, dict] = {}
+    alarms = [e for e in run.events if kind(e) in ("danger", "warn", "watch")]
+    for event in sorted(alarms, key=lambda e: (KINDS.index(kind(e)), e["frames"])):
+        first.setdefault(str(event["name"]), event)
+    items = [
+        f"<li>{tables.badge(kind(e))} <strong>{escape(name)}</strong> at "
+        f"{number(float(e['frames']))} frames: {escape(str(e.get('cause') or e.get('text', '')))}</li>"
+        for name, e in list(first.items())[:most]
+    ]
+    if not items:
+        return "<p>No alarm was raised during the run.</p>"
+    rescues = sum(kind(e) == "rescue" for e in run.events)
+    more = f" The governor went back to an earlier state {rescues} times." if rescues > 1 else ""
+    more = " The governor went back to an earlier state once." if rescues == 1 else more
+    kinds = f"were {len(first)} kinds of alarm" if len(first) > 1 else "was one kind of alarm"
+    worst = f", the worst {most} of them below" if len(first) > most else ""
+    return f"<p>During the run there {kinds}{worst}.{more}</p><ul>{''.join(items)}</ul>"
+
+
+def _crash(run: Run) -> str:
+    if not run.error:
+        return ""
+    said = escape(run.error.splitlines()[-1])
+    return (
+        f'<p class="note">{escape(run.label)} ended with an error: {said}</p>'
+        f"<details><summary>Traceback of {escape(run.label)}</summary>"
+        f'<pre tabindex="0">{escape(run.error)}</pre></details>'
+    )
+
+
+def _charts(found: Sequence[Experiment]) -> str:
+    marks = "".join(
+        f'<li><span class="k-{k}">{GLYPHS[k]}</span> {k}: {escape(WORDS[k])}</li>' for k in KINDS
+    )
+    several = sum(len(e.runs) for e in found) > 1
+    pooled = (
+        "<p>Bold lines are interquartile means over seeds (means, below four seeds), bands their "
+        "95 % bootstrap intervals, thin lines single seeds. A bold line ends where the shortest of "
+        "its runs does.</p>"
+        if several and any(len(e.runs) > 1 for e in found)
+        else ""
+    )
+    body = "".join(chart(figure) for figure in figures(found))
+    return (
+        "<p>Along every chart: frames, which are decisions of the agent. Shapes above a chart are "
+        f'events.</p><ul class="legend">{marks}</ul>{pooled}<div class="grid2">{body}</div>'
+    )
+
+
+def _findings(runs: Sequence[Run]) -> str:
+    parts = ["<p>What the doctor reads from the last tenth of a run, and what to type.</p>"]
+    for run in runs:
+        if run.findings is None:
+            parts.append(f"<p>{escape(run.label)}: {escape('; '.join(run.notes))}.</p>")
+        elif len(runs) == 1:
+            parts.append(tables.findings(run.findings, run.label))
+        else:
+            open_ = " open" if tables.worst(run) == "danger" else ""
+            parts.append(
+                f"<details{open_}><summary>{escape(run.label)}: {escape(run.findings.verdict)}"
+                f"</summary>{tables.findings(run.findings, run.label)}</details>"
+            )
+    return "".join(parts)
+
+
+def _flow(found: Sequence[Experiment]) -> str:
+    parts = []
+    for experiment in found:
+        run = next((r for r in experiment.runs if r.flow is not None), None)
+        if run is None or run.flow is None:
+            parts.append(f"<p>{escape(experiment.label)}: no map can be drawn.</p>")
+            continue
+        # As an image: its style and its ids are its own, however many maps the page has.
+        data = base64.b64encode(run.flow.svg().encode()).decode()
+        parts.append(
+            f'<figure class="flow"><figcaption><h3>{escape(run.label)}</h3><p>Who collects, '
+            "through which buffers the data goes, who learns from it, and when the policy goes back."
+            "</p></figcaption>"
+            f'<div class="scroll" role="region" aria-label="{escape(run.flow.title)}" tabindex="0">'
+            f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(_spoken(run.flow))}"></div>'
+            f'<details><summary>The same as text</summary><pre tabindex="0">{escape(run.flow.text())}'
+            "</pre></details></figure>"
+        )
+    return "".join(parts)
+
+
+def _spoken(flow: FlowMap) -> str:
+    stations = ", then ".join(f"{s.title} ({', '.join(s.lines)})" for s in flow.stations)
+    return f"Data goes from {stations}; back to the start: {flow.back}."
+
+
+def _videos(runs: Sequence[Run], folder: Path) -> str:
+    parts, room = [], VIDEOS
+    for run in runs:
+        for path in run.videos:
+            size = path.stat().st_size
+            name = escape(f"{run.label}: {path.name}")
+            if size < VIDEO and size <= room:
+                room -= size
+                data = base64.b64encode(path.read_bytes()).decode()
+                parts.append(
+                    f'<figure><figcaption>{name}</figcaption><video controls preload="metadata" '
+                    f'aria-label="{name}" src="data:video/mp4;base64,{data}"></video></figure>'
+                )
+            else:
+                link = quote(os.path.relpath(path, folder))
+                parts.append(
+                    f'<p><a href="{link}">{name}</a> ({size / 1e6:.1f} MB, not in this page)</p>'
+                )
+    return "".join(parts)

@@ -1,0 +1,279 @@
+"""Read run directories into plain data; what is missing or broken becomes a note in plain words."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_twoclocks.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from rl_twoclocks.findings import Report
+    from rl_twoclocks.flowmap import FlowMap
+
+FINISHED, UNFINISHED, CRASHED = "finished", "not finished", "ended with an error"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over a run; a value that was not finite is a hole (NaN)."""
+
+    frames: np.ndarray
+    """Agent decisions [n], rising."""
+    values: np.ndarray
+    """Readings [n]."""
+
+    def __len__(self) -> int:
+        return int(self.frames.size)
+
+    @property
+    def finite(self) -> Series:
+        """The same without holes."""
+        kept = np.isfinite(self.values)
+        return Series(self.frames[kept], self.values[kept])
+
+
+EMPTY = Series(np.zeros(0), np.zeros(0))
+
+
+@dataclass
+class Run:
+    """All that a report says about one run."""
+
+    directory: Path
+    label: str
+    """Shortest end of the path that no other run of the report has."""
+    state: str
+    """finished, not finished, or ended with an error."""
+    frames: int
+    """Of the last row."""
+    rounds: int
+    """Rows on record."""
+    series: dict[str, Series]
+    events: list[dict[str, Any]]
+    config: Config | None = None
+    """None where config.yaml cannot be read."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """The configuration as dotted keys."""
+    findings: Report | None = None
+    flow: FlowMap | None = None
+    maps: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    """Entropy maps: frames and counts [bins, bins]."""
+    result: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Traceback of the last sitting, if it failed."""
+    videos: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, in plain words."""
+
+    def get(self, name: str) -> Series:
+        """One metric; empty where it was not measured."""
+        return self.series.get(name, EMPTY)
+
+    def last(self, name: str) -> float | None:
+        """The newest finite value of a metric."""
+        values = self.get(name).finite.values
+        return float(values[-1]) if values.size else None
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.config.task.name if self.config is not None else "unknown task"
+
+    @property
+    def experiment(self) -> str:
+        """The same for runs that differ in their seed alone."""
+        if self.config is None:
+            return str(self.directory)
+        from rl_twoclocks.rundir import essence, plain
+
+        core = essence(plain(self.config)) | {"total_frames": self.config.total_frames}
+        core.pop("seed")
+        return json.dumps(core, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    runs: tuple[Run, ...]
+    number: int
+    """Its place in the report, from 0."""
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.runs[0].task
+
+
+def read_runs(paths: Sequence[str | Path]) -> list[Run]:
+    """Read several run directories, each once.
+
+    Raises:
+        ConfigError: a path is no run directory; names the nearest that are.
+    """
+    if not paths:
+        raise ConfigError("name at least one run directory")
+    directories = list(dict.fromkeys(_checked(Path(p).expanduser()).resolve() for p in paths))
+    labels = _labels(directories)
+    return [_read(d, label) for d, label in zip(directories, labels, strict=True)]
+
+
+def experiments(runs: Sequence[Run]) -> list[Experiment]:
+    """Put runs together that differ in their seed alone, in order of appearance."""
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.experiment, []).append(run)
+    parents = [{r.directory.parent for r in group} for group in grouped.values()]
+    result = []
+    for number, group in enumerate(grouped.values()):
+        label = group[0].label
+        # The folder above the seeds names the experiment, where it is this experiment's alone.
+        mine = parents[number]
+        others = set().union(*(p for k, p in enumerate(parents) if k != number))
+        if len(group) > 1:
+            alone = len(mine) == 1 and not mine & others
+            label = label.rpartition("/")[0] if alone else f"{label} and {len(group) - 1} more"
+        result.append(Experiment(label, tuple(group), number))
+    return result
+
+
+def _checked(path: Path) -> Path:
+    if (path / "metrics.jsonl").is_file():
+        return path
+    near = _nearest(path)
+    hint = f"; there are runs in {', '.join(near)}" if near else ""
+    raise ConfigError(f"{path} is no run directory (it has no metrics.jsonl){hint}")
+
+
+def _nearest(path: Path, most: int = 5) -> list[str]:
+    """Run directories below a path, or below what exists of it, most alike first."""
+    base = path
+    for _ in range(3):
+        if base.is_dir():
+            break
+        base = base.parent
+    if not base.is_dir() or base == Path(base.anchor):
+        return []
+    patterns = ("*/metrics.jsonl", "*/*/metrics.jsonl", "*/*/*/metrics.jsonl")
+    found = itertools.islice(itertools.chain.from_iterable(map(base.glob, patterns)), 200)
+    names = sorted(str(p.parent) for p in found)
+    return difflib.get_close_matches(str(path), names, n=most, cutoff=0.0)
+
+
+def _labels(directories: Sequence[Path]) -> list[str]:
+    for parts in range(2, max((len(d.parts) for d in directories), default=2) + 1):
+        labels = ["/".join(d.parts[-parts:]) for d in directories]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(d) for d in directories]
+
+
+def _read(directory: Path, label: str) -> Run:
+    from rl_twoclocks.record import read_metrics
+    from rl_twoclocks.record.events import read_events
+
+    try:
+        rows = read_metrics(directory / "metrics.jsonl")
+        events = read_events(directory / "events.jsonl")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    error_text = _text(directory / "error.txt")
+    run = Run(
+        directory,
+        label,
+        CRASHED if error_text else FINISHED,
+        int(rows[-1]["frames"]) if rows else 0,
+        len(rows),
+        columns(rows),
+        events,
+        error=error_text,
+        videos=sorted(directory.glob("*.mp4")),
+    )
+    try:
+        run.result = json.loads(_text(directory / "result.json") or "{}")
+    except ValueError:
+        run.notes.append("result.json cannot be read")
+    if run.state == FINISHED and not (directory / "result.json").is_file():
+        run.state = UNFINISHED
+    if not rows:
+        run.notes.append("no round has been recorded yet")
+    _explain(run)
+    _load_maps(run)
+    return run
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> dict[str, Series]:
+    """Turn rows into one series per metric; null and what is not finite become holes."""
+    pairs: dict[str, tuple[list[int], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name == "frames" or not (value is None or isinstance(value, (int, float))):
+                continue
+            frames, values = pairs.setdefault(name, ([], []))
+            frames.append(row["frames"])
+            values.append(float(value) if value is not None and math.isfinite(value) else math.nan)
+    return {name: Series(np.array(f, float), np.array(v)) for name, (f, v) in pairs.items()}
+
+
+def _explain(run: Run) -> None:
+    """Add what other parts of the package make of the run, where they can."""
+    from rl_twoclocks import findings, flowmap
+    from rl_twoclocks.rundir import plain
+
+    try:
+        run.config = findings.stored_config(run.directory)
+    except ConfigError as error:
+        run.notes.append(f"no findings, no data-flow map: {error}")
+        return
+    run.values = flatten(plain(run.config))
+    if run.config.diagnostics.name in ("off", "minimal"):
+        run.notes.append(
+            f"diagnostics={run.config.diagnostics.name}: most signs were not measured, "
+            "so that quiet charts prove nothing"
+        )
+    try:
+        run.findings = findings.of_run(run.directory)
+    except (ConfigError, TypeError) as error:
+        # TypeError: a return that was not finite, which it compares with others.
+        run.notes.append(f"no findings: {error}")
+    try:
+        run.flow = flowmap.of_run(run.directory)
+    except ConfigError as error:
+        run.notes.append(f"no data-flow map: {error}")
+
+
+def _load_maps(run: Run) -> None:
+    from rl_twoclocks.record.checkpoint import CheckpointError, load_newest
+
+    try:
+        state = load_newest(run.directory)
+    except CheckpointError as error:
+        run.notes.append(f"no entropy maps: {error}")
+        return
+    saved = ((state or {}).get("diagnose") or {}).get("maps", [])
+    run.maps = [(int(frames), counts.numpy()) for frames, counts in saved]
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as dotted keys, `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
