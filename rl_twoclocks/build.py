@@ -93,6 +93,7 @@ class Parts:
         n = self.env.batch_size[0]
         self.env.reseed(env_seeds(seed, "environment", n, index=self.clocks.frames))
         self.window.cut()
+        self.delay.clear()
         self.forget_open_episodes()
 
     def forget_open_episodes(self) -> None:

@@ -80,9 +80,11 @@ class ClocksConfig(Group):
     publish_interval: int = Field(default=1, ge=1)
     """Rounds between two publications. Larger: those who collect act with older policies."""
     publish_kl: float | None = Field(default=None, gt=0)
-    """Publish at once when KL(behaviour || current) after a round exceeds this, in nats; null: never."""
+    """Publish at once when KL(behaviour || current) after a round exceeds this, in nats; null: never.
+    Needs `diagnostics=default`, as `align_kl` does."""
     align_kl: float | None = Field(default=None, gt=0)
-    """Beyond this KL publish, drop what waits and learn next from the newest policy's data only."""
+    """Beyond this KL publish, drop what waits and the window, and learn next from the newest policy's
+    data only."""
     lag: int = Field(default=0, ge=0)
     """Versions of lag on purpose, for experiments."""
     lag_mode: Literal["queue", "ring"] = "queue"
@@ -209,8 +211,9 @@ class NormalizeConfig(Group):
 class RedisConfig(Group):
     """The queue between generators and the learner."""
 
-    url: str = "redis://127.0.0.1:6379"
-    """redis://[user:password@]host:port[/database], or rediss:// for TLS."""
+    url: str | None = None
+    """redis://[user:password@]host:port[/database], or rediss:// for TLS; null: the environment
+    variable RL_TWOCLOCKS_REDIS_URL, where a password is not seen by others, else redis://127.0.0.1:6379."""
     run: str | None = None
     """Name under which generators find the run; null: follows from the run directory."""
     spawn: bool = True
@@ -230,7 +233,7 @@ class CollectConfig(Group):
     workers: int = Field(default=1, ge=1)
     """async, redis: slices per rollout, and worker processes; they share `num_envs` among them."""
     slots: int = Field(default=4, ge=2)
-    """async, redis: slices that can wait for the learner, over all workers. More: older data."""
+    """Slices that can wait for the learner, over all workers, at least two each. More: older data."""
     order: Literal["near", "random", "fifo"] = "near"
     """Which waiting slices are learnt from first: newest versions, any, or the oldest."""
     max_staleness: int | None = Field(default=8, ge=0)
@@ -347,7 +350,8 @@ class Config(Group):
     seed: int = Field(default=1, ge=0)
     """All random streams follow from it."""
     total_frames: int = Field(ge=1)
-    """Budget in agent decisions, over all environments. Never exceeded."""
+    """Budget in agent decisions, over all environments. Never exceeded, but by frames that were dropped
+    as too old where others collect; that is said."""
     num_envs: int = Field(default=8, ge=1)
     """Environments stepped together. More: faster collection, shorter rollouts in each."""
     device: str = "auto"

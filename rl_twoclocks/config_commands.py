@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 
 from rl_twoclocks.config_base import Group
 
-URL_VARIABLE = "RL_TWOCLOCKS_REDIS_URL"
-
 
 class EvalCommandConfig(Group):
     """The evaluation command."""

@@ -70,7 +70,6 @@ def evaluate(
     state = env.reset()
     total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
     results: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
-    told = env.success() is not None
     while any(len(r) < each for r in results):
         if should_stop():
             return None
@@ -80,14 +79,14 @@ def evaluate(
         following = stepped.get("next")
         total += following.get("reward").view(-1).double().numpy()
         length += 1
-        success = env.success()
+        success = env.success
         for i in np.flatnonzero(following.get("done").view(-1).numpy()):
             if len(results[i]) < each:
                 reached = bool(success[i]) if success is not None else False
                 results[i].append((float(total[i]), int(length[i]), reached))
             total[i], length[i] = 0.0, 0
     returns, lengths, successes = zip(*(e for r in results for e in r), strict=True)
-    return Evaluation(list(returns), list(lengths), list(successes) if told else None)
+    return Evaluation(list(returns), list(lengths), list(successes) if env.tells_success else None)
 
 
 def under_changed_conditions(config: Config) -> Config:

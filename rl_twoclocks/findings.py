@@ -126,7 +126,9 @@ def of_run(directory: Path) -> Report:
         f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
     if (back := now("rollout/return_mean")) is not None:
-        best = max(r["rollout/return_mean"] for r in rows if r.get("rollout/return_mean") is not None)
+        best = max(
+            r["rollout/return_mean"] for r in rows if r.get("rollout/return_mean") is not None
+        )
         facts.insert(1, f"return {back:.4g}, best {best:.4g}")
     orders = [e for e in events if e["kind"] != "alarm"]
     if orders:
@@ -200,6 +202,7 @@ def of_configuration(overrides: list[str]) -> Report:
     """Findings about a configuration, before anything runs."""
     from rl_twoclocks.build import decide_compile
     from rl_twoclocks.configure import compose
+    from rl_twoclocks.flowmap import predict
     from rl_twoclocks.safety import MAX_REUSE, ratio_cap, settle
 
     config, derived = settle(compose(overrides))
@@ -209,6 +212,9 @@ def of_configuration(overrides: list[str]) -> Report:
         f"clocks.batch_size={int(cap * c.update_frequency) // config.num_envs * config.num_envs}"
     )
     ratio, reuse = derived.clock_ratio, derived.reuse
+    lag = predict(config)
+    older = command if c.lag + c.publish_interval == 1 else "clocks.lag=0 clocks.publish_interval=1"
+    published = "every round" if c.publish_interval == 1 else f"every {c.publish_interval} rounds"
     found = [
         Finding("clock ratio", "clocks", f"{ratio:.3g}", f"<= {cap:.3g} ({config.task.family})",
                 "fine" if ratio <= cap else "danger" if ratio >= 50 else "warn",
@@ -218,14 +224,14 @@ def of_configuration(overrides: list[str]) -> Report:
                 "" if reuse <= MAX_REUSE
                 else f"clocks.update_epochs={max(1, int(MAX_REUSE / ratio))}"),
         Finding("predicted staleness", "clocks",
-                f"mean {(math.ceil(ratio) - 1) / 2:.3g}, max {math.ceil(ratio) - 1} versions",
-                "below 8", "fine" if ratio <= 8 else "warn", "" if ratio <= 8 else command),
+                f"mean {lag.mean:.3g}, max {lag.oldest:.3g} versions", "mean below 8",
+                "fine" if lag.mean < 8 else "warn", "" if lag.mean < 8 else older),
         *[Finding("note", "configuration", note, "-", "watch", "") for note in derived.notes],
     ]  # fmt: skip
     steps = derived.minibatches * c.update_epochs / c.update_frequency
     facts = [
         *derived.lines(config)[:3],
-        f"{steps:.3g} optimizer steps per fresh frame, publish lag 0 (every round publishes)",
+        f"{steps:.3g} optimizer steps per fresh frame, the policy is published {published}",
         f"compiled step: {'yes' if decide_compile(config, derived) else 'no'}",
         f"governor: {config.interventions.governor}, diagnostics: {config.diagnostics.name}",
         _memory(config),

@@ -179,9 +179,9 @@ def predict(config: Config) -> Lag:
     The pool's slots make data older only where it is taken in order of arrival or at random.
     """
     c, collect = config.clocks, config.collect
-    newest = float(c.lag) if c.lag_mode == "queue" else c.lag / 2
-    newest += (c.publish_interval - 1) / 2
-    worst = c.lag + c.publish_interval - 1
+    ring = c.lag if c.lag_mode == "ring" else 0
+    newest = (c.publish_interval - 1) / 2 + ring / 2
+    worst = c.publish_interval - 1 + ring
     if collect.mode != "sync":
         queued = max(collect.slots // collect.workers, 2)
         newest += (
@@ -190,6 +190,9 @@ def predict(config: Config) -> Lag:
         worst += queued + 1
         if collect.max_staleness is not None:
             newest, worst = min(newest, collect.max_staleness), min(worst, collect.max_staleness)
+    # The delay comes after the pool and its limit.
+    delay = c.lag if c.lag_mode == "queue" else 0
+    newest, worst = newest + delay, worst + delay
     held = math.ceil(c.batch_size / c.update_frequency)
     return Lag(newest, newest + (held - 1) / 2, worst + held - 1)
 

@@ -8,13 +8,16 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config import Config, ConfigError
-from rl_twoclocks.config_commands import URL_VARIABLE, GeneratorCommandConfig
+from rl_twoclocks.config_commands import GeneratorCommandConfig
+
+if TYPE_CHECKING:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
 
 Result = TypeVar("Result")
 
@@ -31,39 +34,45 @@ def generate(command: GeneratorCommandConfig) -> None:
         ConfigError: there is no such run, or its configuration cannot be used here.
         WorkerError: the server is away for longer than `patience`.
     """
-    from rl_twoclocks.collect.generator import Generator
-    from rl_twoclocks.collect.messages import pack_slice, unpack_policy
-    from rl_twoclocks.collect.redis_queue import RedisQueue
-    from rl_twoclocks.configure import validate
+    from rl_twoclocks.collect.redis_queue import RedisQueue, address
 
     signal.signal(signal.SIGTERM, _leave)
     # A learner handles the terminal's Ctrl-C itself and ends the generators that it started.
     signal.signal(signal.SIGINT, signal.SIG_IGN if command.parent else _leave)
     torch.set_num_threads(1)
-    url = command.url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
-    queue = RedisQueue(url, command.run, command.patience)
-    text = _wait(queue.config, command.patience)
+    queue = RedisQueue(address(command.url), command.run, command.patience)
+    text = _wait(queue.find, command.patience)
     if text is None:
         raise ConfigError(f"no run {command.run!r} on {queue.url}: is its learner running?")
-    told = json.loads(text)
+    while text is not None and not _orphaned(command):
+        _collect(queue, json.loads(text), command)
+        # Over; or the learner was started anew, perhaps with slices of another size.
+        text = _wait(queue.find, command.patience)
+
+
+def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandConfig) -> None:
+    """Collect for one sitting of the learner, until it is over."""
+    from rl_twoclocks.collect.generator import Generator
+    from rl_twoclocks.collect.messages import pack_slice, unpack_policy
+    from rl_twoclocks.configure import validate
+
     config = validate(told["config"], Config)
     # Numbers are given out anew by a server that was started anew: they must not repeat episodes.
     life = int(told["life"]) + (os.getpid() << 20) + (time.time_ns() & 0xFFFFF)
     generator = Generator(config, queue.join(), int(told["envs"]), int(told["steps"]), life)
     slots, when_full = config.collect.slots, config.collect.when_full
     try:
-        while not _orphaned(command):
-            version = _wait(queue.version, command.patience)
-            if version is None:
-                return
+        while not _orphaned(command) and (version := queue.version()) is not None:
             if version != generator.behaviour.version and (message := queue.policy()) is not None:
                 generator.take(unpack_policy(message, generator.behaviour.published()))
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
-            while not queue.push(frames, stamp, slots, when_full):
+            # Asked first: a slice is not sent over and over to a queue that is full.
+            while when_full == "wait" and not queue.room(slots):
                 if _orphaned(command) or queue.version() is None:
-                    break
-                time.sleep(0.002)
+                    return
+                time.sleep(0.005)
+            queue.push(frames, stamp, slots, when_full)
     finally:
         generator.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -65,16 +64,15 @@ def _curves(scenario: ScenarioConfig, runs: list[Run]) -> str:
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for arm in {**scenario.arms, **scenario.controls}:
-        by_frames: dict[int, list[float]] = defaultdict(list)
         mine = [r for r in runs if r.arm == arm]
-        for one in mine:
-            for frames, value in one.curve:
-                by_frames[frames].append(value)
-        # Where all seeds were evaluated: a mean over fewer would jump.
-        shared = sorted(f for f, values in by_frames.items() if len(values) == len(mine))
-        if not shared:
+        # As far as all seeds came: a mean over fewer would jump. Evaluation by evaluation, for frames
+        # that were dropped shift them.
+        count = min((len(r.curve) for r in mine), default=0)
+        if not count:
             continue
-        found = np.array([pooled({arm: by_frames[f]}, resamples=500) for f in shared])
+        table = np.array([r.curve[:count] for r in mine])
+        shared = table[:, :, 0].mean(0)
+        found = np.array([pooled({arm: column}, resamples=500) for column in table[:, :, 1].T])
         main = arm in scenario.arms
         (line,) = axes.plot(shared, found[:, 0], "-" if main else "--", label=arm, linewidth=2)
         if len(mine) > 1:

@@ -108,8 +108,9 @@ class Learner:
                 parameters are those before that step.
         """
         sample = self.config.clocks.sample
-        if sample is not None and ready.keep is None and sample < ready.frames:
-            ready.keep = torch.randperm(ready.frames, generator=self.generator)[:sample]
+        if sample is not None and sample < ready.frames:
+            drawn = torch.randperm(ready.frames, generator=self.generator)[:sample]
+            ready.keep = drawn if ready.keep is None else ready.keep[drawn.to(ready.keep.device)]
         self.update.start_round(controls)
         readings: list[Tensor] = []
         value_drift = torch.zeros((), device=self.device)

@@ -74,7 +74,9 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
 
         # Collect: the environment clock ticks. Every frame carries the version that acted.
         with session.name_place():
-            rollout = session.collect()
+            rollout = session.collect(stop)
+        if rollout is None:
+            break
         parts.window.append(rollout)
         parts.count_episodes(rollout)
         collected = time.perf_counter()

@@ -142,7 +142,7 @@ def centred(
         expected: E_{a ~ behaviour}[weight x log pi(a)] by state, [n], to be differentiated; see
             `distributions.*.blend` and `expected_log_prob`. None: no centring.
         power: the weight is (proximal / behaviour) ** power; 0 is centring alone, 1 importance
-            sampling, whose expected score is zero by itself.
+            sampling, whose expected score is zero by itself at the proximal policy.
     """
     weight = _capped((power * (proximal_log_prob - behaviour_log_prob)).exp(), max_importance_ratio)
     ratio = (log_prob - proximal_log_prob).exp()

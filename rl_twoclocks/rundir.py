@@ -8,7 +8,6 @@ import fnmatch
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +60,17 @@ def plain(config: Config) -> dict[str, Any]:
     """
     values = config.model_dump(mode="json", by_alias=True)
     redis = values["collect"]["redis"]
-    redis["url"] = re.sub(r"(?<=//)([^/@]*):[^/@]*@", r"\1:***@", redis["url"])
+    if redis["url"] is not None:
+        redis["url"] = masked(redis["url"])
     return values
+
+
+def masked(url: str) -> str:
+    """An address without its password, whatever the password holds, and without its query."""
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{scheme}://{user + ':***' if at else ''}{at}{place.partition('?')[0]}"
 
 
 def essence(config: dict[str, Any]) -> dict[str, Any]:

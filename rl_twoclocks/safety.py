@@ -149,9 +149,24 @@ def _check(config: Config) -> None:
 
 
 def _check_workers(config: Config) -> None:
-    collect, n = config.collect, config.num_envs
+    collect, n, c = config.collect, config.num_envs, config.clocks
+    if config.diagnostics.name in ("off", "minimal"):
+        for key in ("publish_kl", "align_kl"):
+            if getattr(c, key) is not None:
+                raise ConfigError(
+                    f"clocks.{key} needs a KL that diagnostics={config.diagnostics.name} does not "
+                    "measure: write diagnostics=default"
+                )
     if collect.mode == "sync":
         return
+    oldest = c.publish_interval - 1 + (c.lag if c.lag_mode == "ring" else 0)
+    limit = 0 if c.align_kl is not None and c.lag_mode == "ring" else collect.max_staleness
+    if limit is not None and oldest > limit:
+        raise ConfigError(
+            f"clocks.publish_interval={c.publish_interval} and clocks.lag={c.lag} let policies act that "
+            f"are {oldest} versions old, and collect.max_staleness={limit} would drop all that they "
+            f"collect: write collect.max_staleness={oldest} or null"
+        )
     if n % collect.workers:
         best = min(
             (d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - collect.workers)

@@ -3,7 +3,8 @@
 The rule, for every scenario: a run's score is (return of its last evaluation - random) / (interquartile
 mean of the healthy arm - random). The failure *reproduces* if the fault's interquartile mean lies below
 0.6 and the intervals of fault and healthy do not touch. The cure *cures* if its interquartile mean is at
-least 0.9. Intervals are 95 % bootstrap intervals over seeds. A collapse is three evaluations in a row
+least 0.9. With fewer than five seeds nothing is decided. Intervals are 95 % bootstrap intervals over
+seeds. A collapse is three evaluations in a row
 below half of the best score (`diagnostics.cliff`); the lead is the number of rounds from a faulty run's
 first alarm of at least warn to its collapse.
 """
@@ -33,6 +34,8 @@ from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
 FALLEN, CURED = 0.6, 0.9
+ENOUGH = 5
+"""Seeds below which nothing is decided."""
 EVALUATIONS = 20
 """Evaluations per run, from which collapses are told."""
 
@@ -61,7 +64,7 @@ class Conclusion:
     scenario: str
     budget: str
     verdict: str
-    """reproduces and is cured | reproduces, not cured | does not reproduce."""
+    """reproduces and is cured | reproduces, not cured | does not reproduce | undecided: why."""
     text: str
     scores: dict[str, Estimate]
     """By arm, relative to healthy."""
@@ -111,9 +114,16 @@ def run(scenario: ScenarioConfig, budget: str, place: Path, jobs: int) -> list[s
     def one(job: tuple[str, int]) -> str | None:
         arm, seed = job
         directory = place / arm / f"seed{seed}"
+        command_file = directory.parent / f"seed{seed}.txt"
+        words = " ".join(commands[job])
+        if command_file.exists() and command_file.read_text().strip() != words:
+            raise ConfigError(
+                f"{directory} is of another command ({command_file}): choose another place with out="
+            )
         if (directory / "result.json").exists():
             return None
         directory.parent.mkdir(parents=True, exist_ok=True)
+        command_file.write_text(words + "\n")
         command = [sys.executable, "-m", "rl_twoclocks.train", *commands[job]]
         command += [f"run_dir={directory}", "logger.display=none"]
         with open(directory.parent / f"seed{seed}.log", "a") as log:
@@ -177,12 +187,14 @@ def conclude(scenario: ScenarioConfig, budget: str, place: Path) -> Conclusion:
     leads = [
         one.collapse - one.alarm
         for one in runs
-        if one.arm == "fault" and one.collapse is not None and one.alarm is not None
-    ]
+        # An alarm that comes after the fall leads nothing.
+        if one.arm == "fault" and one.collapse is not None
+        and one.alarm is not None and one.alarm <= one.collapse
+    ]  # fmt: skip
     collapses = {arm: sum(r.collapse is not None for r in runs if r.arm == arm) for arm in returns}
-    verdict = judge(scores)
-    lead = statistics.median(leads) if leads else None
     seeds = min(len(values) for values in returns.values())
+    verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
+    lead = statistics.median(leads) if leads else None
     text = _sentence(place.name, verdict, scores, collapses, lead, seeds)
     return Conclusion(place.name, budget, verdict, text, scores, lead, collapses, seeds)
 

@@ -17,7 +17,7 @@ from rl_twoclocks import state
 from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
-from rl_twoclocks.envs import NonFiniteError
+from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.evaluate import Evaluator, under_changed_conditions
 from rl_twoclocks.learner import Round
 from rl_twoclocks.models import ActorCritic
@@ -127,17 +127,36 @@ class Session:
         parts = self.parts
         return parts.clocks.frames + parts.update_frequency > self.config.total_frames
 
-    def collect(self) -> TensorDict:
-        """The next rollout to learn from; the environment clock ticks."""
-        parts, config = self.parts, self.config
+    def collect(self, stop: StopSignal) -> TensorDict | None:
+        """The next rollout to learn from; the environment clock ticks. None if a signal came first.
+
+        Raises:
+            WorkerError: those who collect are gone; the state as of the last round is saved.
+        """
+        parts = self.parts
         assert parts.source is not None
-        limit = 0 if self.align else config.collect.max_staleness
+        limit = self.config.collect.max_staleness
+        if self.align:
+            parts.window.clear()
+            self._tick(parts.source.discard())
+            parts.delay.clear()
+            limit = 0
         while True:
-            rollout, frames = parts.source.next(parts.clocks.policy_version, limit)
-            parts.clocks.collected(frames, config.task.frame_skip)
+            try:
+                found = parts.source.next(parts.clocks.policy_version, limit, lambda: bool(stop))
+            except WorkerError:
+                self.save(boundary=False)
+                raise
+            if found is None:
+                return None
+            rollout, frames = found
+            self._tick(frames)
             if not parts.delay.filling or self.over:
                 return parts.delay.push(rollout)
             parts.delay.fill(rollout)
+
+    def _tick(self, frames: int) -> None:
+        self.parts.clocks.collected(frames, self.config.task.frame_skip)
 
     def publish(self, readings: dict[str, float], now: bool) -> None:
         """The policy clock ticks; weights and statistics are given away if their time has come.
@@ -174,8 +193,13 @@ class Session:
         """Collect another number of frames per rollout from now on; episodes and streams go on."""
         assert self.parts.source is not None
         self.parts.update_frequency = update_frequency
+        self._tick(self.parts.source.discard())
         self.parts.source.close()
-        self.parts.delay.clear()
+        if self.parts.delay.rounds:
+            # What waited is gone: a hole in time.
+            self.parts.delay.clear()
+            self.parts.window.cut()
+            self.parts.forget_open_episodes()
         self.parts.env.hold()
         noise = self.parts.policy_noise.get_state()
         with self.name_place():
@@ -186,6 +210,8 @@ class Session:
     def begin_new_episodes(self) -> None:
         """Reset all environments, from a stream that follows from seed and frames."""
         assert self.parts.source is not None
+        self._tick(self.parts.source.discard())
+        self.parts.delay.clear()
         self.parts.source.begin_new_episodes(self.config.seed, self.parts.clocks.frames)
         self.parts.window.cut()
         self.parts.forget_open_episodes()
@@ -254,12 +280,15 @@ class Session:
         if best and self.config.checkpoint.save_best:
             checkpoint.write(self.directory / "best.pt", self._state())
 
-    def save(self) -> None:
-        """Write a checkpoint of this round's end, if it is not on disk yet."""
+    def save(self, boundary: bool = True) -> None:
+        """Write a checkpoint of this round's end, if it is not on disk yet.
+
+        Without `boundary` no episode is begun anew for it: those who collect are gone.
+        """
         clocks = self.parts.clocks
         if clocks.frames in (0, self.saved_at):
             return
-        if self.config.checkpoint.episode_boundary and self.parts.source is not None:
+        if boundary and self.config.checkpoint.episode_boundary and self.parts.source is not None:
             self.begin_new_episodes()
         keep = self.config.checkpoint.keep_last
         checkpoint.save(self.directory, self._state(), clocks.frames, keep)
@@ -296,6 +325,9 @@ class Session:
             stopped_by=None if done or stop.received is None else stop.received.name,
             checkpoint=str(path) if path.exists() else None,
         )
+        if done and (over := clocks.frames - self.config.total_frames) > 0:
+            text = f"{over:,} frames beyond the budget were collected and dropped as too old"
+            self.display.message(f"budget    {text}")
         summary = self.directory / "result.json"
         if done and not (self.finished and summary.exists()):
             write_text(summary, json.dumps(result.as_dict(), indent=2) + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rl_twoclocks.build import Parts
-from rl_twoclocks.collect import BehaviourPolicy
+from rl_twoclocks.collect import BehaviourPolicy, Published
 from rl_twoclocks.config import Config
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
@@ -29,6 +29,7 @@ _KEYS = {
     "window",
     "delay",
     "ring",
+    "behaviour",
     "episodes",
     "clocks",
     "random",
@@ -56,7 +57,9 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
         "normalizer": parts.normalizer.state_dict(),
         "window": parts.window.state_dict(),
         "delay": parts.delay.state_dict(),
-        "ring": parts.ring.state_dict() if parts.ring is not None else [],
+        "ring": parts.ring.state_dict() if parts.ring is not None else None,
+        # What acts may be older than what was learnt last.
+        "behaviour": parts.behaviour.published()._asdict(),
         "episodes": parts.episodes.state_dict(),
         "clocks": parts.clocks.state_dict(),
         "random": {
@@ -69,7 +72,7 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
 
 
 def restore(parts: Parts, state: dict[str, Any]) -> None:
-    """Put a captured state back and publish it to the behaviour policy.
+    """Put a captured state back, the behaviour policy as it was included.
 
     Call before the collector starts. Without captured simulators the environments begin new
     episodes, with seeds that follow from the run's seed and the frames so far.
@@ -85,11 +88,11 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
     parts.normalizer.load_state_dict(state["normalizer"])
     parts.window.load_state_dict(state["window"])
     parts.delay.load_state_dict(state["delay"])
-    if parts.ring is not None:
+    if parts.ring is not None and state["ring"] is not None:
         parts.ring.load_state_dict(state["ring"])
     parts.episodes.load_state_dict(state["episodes"])
     parts.clocks.load_state_dict(state["clocks"])
-    parts.publish()
+    parts.behaviour.take(Published(**state["behaviour"]))
     if state["environments"] is not None:
         parts.env.restore(state["environments"])
     else:

@@ -97,6 +97,8 @@ class Steering:
         self.events.note("rescue", f"weights of version {back} at version {version}", parts.clocks)
         parts.window.clear()
         parts.delay.clear()
+        if parts.ring is not None:
+            parts.ring.clear()
         parts.fork_streams(self.config.seed)
         self.diagnose.forget(found["score"] if found else float("-inf"))
 

@@ -354,6 +354,7 @@ class Update:
         """
         if (self.optimizer is None) != ("moments" in state):
             raise ValueError("the checkpoint's optimizer state is of another kind of optimizer")
+        self.past.clear()
         self.step_scale.copy_(state["step_scale"])
         self.proximal.copy_(state["proximal"])
         self.proximal_weight.copy_(state["proximal_weight"])

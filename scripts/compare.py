@@ -44,7 +44,13 @@ def main() -> int:
     args = parser.parse_args()
     returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with args.file.open(newline="") as stream:
-        for row in csv.DictReader(stream):
+        rows = list(csv.DictReader(stream))
+    # Only runs of the longest budget that a task has: others are no further seeds.
+    longest: dict[str, int] = defaultdict(int)
+    for row in rows:
+        longest[row["task"]] = max(longest[row["task"]], int(row["frames"]))
+    for row in rows:
+        if int(row["frames"]) == longest[row["task"]]:
             returns[row["clocks"]][row["task"]].append(float(row["return_mean"]))
     for name in (args.first, args.second):
         if name not in returns:

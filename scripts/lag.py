@@ -4,7 +4,8 @@
     python scripts/lag.py collect --runs runs/lag
 
 Protocol, written down before the runs. `clocks=classic` (B = U = 2048, 10 passes) for all; every
-rollout waits `lag` rounds in a queue (`clocks.lag`); no interventions; evaluation is deterministic, 10
+rollout waits `lag` rounds in a queue (`clocks.lag`), and the frames that fill the queue come on top of
+the budget, so that all arms learn for as many rounds; no interventions; evaluation is deterministic, 10
 episodes, at the end of the run. Varied: the objective (`--objectives`), the lag, the task, the seed.
 
 * Screen: all objectives at lag 0, 2, 8 and 16, three seeds (201 to 203).
@@ -46,12 +47,15 @@ STAGES = {
     "final": ([0, 1, 2, 4, 8, 16, 32], range(211, 221)),
 }
 MUJOCO_SEEDS = 5
+U = 2048
 
 
 def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
     """One run, as a user would type it."""
     words = [f"task={task}", "clocks=classic", f"algo={objective}", f"clocks.lag={lag}"]
-    words += [f"seed={seed}", f"total_frames={FRAMES[task]}", f"eval.every_frames={FRAMES[task]}"]
+    # As many rounds of learning for all: what fills the queue comes on top.
+    frames = FRAMES[task] + lag * U
+    words += [f"seed={seed}", f"total_frames={frames}", f"eval.every_frames={frames}"]
     return ["python", "-m", "rl_twoclocks.train", *words, "interventions=off", "logger=jsonl"]
 
 
@@ -93,8 +97,8 @@ def collect(args: argparse.Namespace) -> int:
         metrics = read_metrics(path.parent / "metrics.jsonl")
         task, lag = config["task"]["name"], config["clocks"]["lag"]
         objective = path.parts[-3].rsplit("-", 1)[0]
-        # The queue's first rounds are less old than what is examined.
-        steady = [row for row in metrics if row.get("clock/staleness_mean") == lag] or metrics
+        # The first rounds after the queue has filled are less old than what is examined.
+        steady = metrics[lag:] or metrics
 
         def mean(name: str, rows: list[dict] = steady) -> float:
             return statistics.fmean(row[name] for row in rows if row.get(name) is not None)
@@ -141,12 +145,19 @@ def _picture(stage: str, task: str, rows: list[dict]) -> None:
         curve = sorted((lag, values) for (name, lag), values in found.items() if name == objective)
         if not curve:
             continue
-        lags, values = zip(*curve, strict=True)
-        middle = [statistics.median(v) for v in values]
+        middle = [statistics.median(values) for _, values in curve]
+        measured = [
+            statistics.fmean(
+                float(row["staleness"])
+                for row in mine
+                if row["objective"] == objective and int(row["lag"]) == lag
+            )
+            for lag, _ in curve
+        ]
         width = 2.6 if objective == "twoclocks" else 1.4
-        (line,) = axes.plot(lags, middle, "-o", markersize=4, linewidth=width, label=objective)
-        for lag, each in curve:
-            axes.plot([lag] * len(each), each, ".", color=line.get_color(), alpha=0.35)
+        (line,) = axes.plot(measured, middle, "-o", markersize=4, linewidth=width, label=objective)
+        for age, (_, each) in zip(measured, curve, strict=True):
+            axes.plot([age] * len(each), each, ".", color=line.get_color(), alpha=0.35)
     axes.set(
         xlabel="measured staleness of the data, in versions", ylabel="score (1: best at lag 0)",
         title=f"{task}, {stage}: median over seeds, every seed as a dot", ylim=(-0.1, 1.25),

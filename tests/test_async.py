@@ -286,6 +286,10 @@ def test_the_order_to_align_waits_for_data_of_the_newest_policy(tmp_path: Path) 
     [
         (["collect.workers=3"], "nearest is collect.workers=2, or num_envs=6"),
         (["collect.vectorization=async"], "raise collect.workers"),
+        (["clocks.publish_interval=10"], "collect.max_staleness=9 or null"),
+        (["clocks.lag=9", "clocks.lag_mode=ring"], "collect.max_staleness=9 or null"),
+        (["clocks.align_kl=0.1", "diagnostics=minimal"], "write diagnostics=default"),
+        (["clocks.publish_kl=0.1", "diagnostics=off"], "write diagnostics=default"),
     ],
 )
 def test_workers_that_cannot_be_are_refused_before_anything_runs(
@@ -328,3 +332,82 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     lag = [e for e in alarms if e["name"] == "policy_lag"]
     assert lag
     assert lag[0]["round"] <= 5
+
+
+def test_told_to_stop_it_stops_waiting(tmp_path: Path) -> None:
+    with pool(run_config("Target", tmp_path, "collect=async", "collect.slots=2")) as (_, source):
+        wait_for_slices(source, 2)
+        os.kill(source.workers[0].pid, signal.SIGSTOP)
+        for _ in range(2):
+            assert source.next(0, None, lambda: True) is not None
+        begin = time.monotonic()
+        assert source.next(0, None, lambda: True) is None
+        assert time.monotonic() - begin < 5
+        os.kill(source.workers[0].pid, signal.SIGCONT)
+        assert source.next(0, None) is not None
+
+
+def test_signals_to_the_whole_group_are_the_learners_business(tmp_path: Path) -> None:
+    with pool(run_config("Target", tmp_path, "collect=async")) as (_, source):
+        source.next(0, None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            os.kill(source.workers[0].pid, number)
+        for _ in range(4):
+            source.next(0, None)
+        assert source.readings()["collect/restarts"] == 0
+
+
+def test_a_run_whose_worker_raises_leaves_a_checkpoint_of_its_last_round(tmp_path: Path) -> None:
+    from rl_twoclocks.record import checkpoint
+
+    config = run_config(
+        "Raising", tmp_path, "collect=async", "task.kwargs={frame: 90}", "total_frames=1280"
+    )
+    with pytest.raises(WorkerError, match="fell over"):
+        rl_twoclocks.train(config)
+    saved = checkpoint.load(checkpoint.listed(tmp_path)[-1])
+    assert saved["clocks"]["frames"] == read_metrics(tmp_path / "metrics.jsonl")[-1]["frames"]
+
+
+def test_a_broken_connection_of_a_simulator_is_not_taken_for_the_learners() -> None:
+    from rl_twoclocks.collect.worker import collected
+
+    class Broken:
+        def slice(self) -> None:
+            raise EOFError("the simulator hung up")
+
+    with pytest.raises(RuntimeError, match="simulator's connection"):
+        collected(Broken())  # type: ignore[arg-type]
+
+
+def test_a_publication_that_never_ends_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_twoclocks.collect import Published, shared
+
+    monkeypatch.setattr(shared, "PATIENCE", 0.05)
+    board = Board(Published(torch.zeros(4), torch.zeros(2), torch.ones(2), 0))
+    board.stamp[0] += 1
+    with pytest.raises(EOFError):
+        board.read()
+
+
+def test_arrivals_are_in_order_over_all_workers(tmp_path: Path) -> None:
+    words = ["collect=async", "collect.workers=2", "collect.slots=8", "collect.order=fifo"]
+    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+        wait_for_slices(source, 8)
+        numbers = [n for shelf in source.shelves for n, *_ in shelf.ready()]
+        assert len(set(numbers)) == 8
+        # By one clock, not by a count of each worker's own.
+        assert min(numbers) > 10**6
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_slices_that_begin_with_a_reset_begin_new_sums(resets: bool, tmp_path: Path) -> None:
+    from rl_twoclocks.collect.generator import Generator
+
+    words = ["task.kwargs={length: 12}", f"collect.reset_each_rollout={str(resets).lower()}"]
+    generator = Generator(run_config("Counter", tmp_path, *words), 0, 2, 8, life=0)
+    try:
+        ends = [generator.slice()["episode_length"].max().item() for _ in range(3)]
+    finally:
+        generator.close()
+    assert ends == ([0, 0, 0] if resets else [0, 12, 12])

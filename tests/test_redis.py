@@ -138,14 +138,14 @@ def changed(**tensors: torch.Tensor | None) -> bytes:
         (b"", "no safetensors"),
         (b"\xff" * 64, "no safetensors"),
         (pickle.dumps({"reward": 1}), "no safetensors"),
-        (b"0" * 10_000_000, "bytes where about"),
+        (b"0" * 10_000_000, "10000000 bytes where"),
         (changed(reward=None), "keys differ: reward"),
         (changed(extra=torch.zeros(2, 3)), "keys differ: extra"),
         (changed(reward=torch.zeros(2, 4)), "reward is torch.float32 (2, 4)"),
         (changed(reward=torch.zeros(2, 3, dtype=torch.float64)), "reward is torch.float64"),
         (changed(reward=torch.full((2, 3), float("nan"))), "reward is not finite"),
         (changed(observation=torch.full((2, 3, 4), float("inf"))), "observation is not finite"),
-        (changed(observation=torch.full((2, 3, 4), 1e35)), "beyond any use"),
+        (changed(observation=torch.full((2, 3, 4), 1e35)), "observation is beyond 1e+10"),
         (changed(policy_version=torch.full((2, 3), 6)), "version 6 where the newest is 5"),
         (changed(policy_version=torch.full((2, 3), -1)), "version -1"),
         (changed(policy_version=torch.arange(6).view(2, 3)), "several versions"),
@@ -157,13 +157,75 @@ def test_what_is_no_slice_is_refused_with_its_reason(message: bytes, why: str) -
     assert why in str(refused.value)
 
 
-def test_passwords_are_not_written_down(tmp_path: Path) -> None:
+def policy_slice(**changes: torch.Tensor) -> TensorDict:
+    """A slice of two environments and three decisions of a Gaussian policy."""
+    frames = dict(example().items()) | {
+        "action": torch.randn(2, 3, 1),
+        "loc": torch.randn(2, 3, 1),
+        "scale": torch.ones(2, 3, 1),
+        "behaviour_log_prob": torch.zeros(2, 3),
+        "cut": torch.zeros(2, 3, dtype=torch.bool),
+    }
+    return TensorDict(frames | changes, batch_size=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"scale": torch.zeros(2, 3, 1)}, "scale is not positive"),
+        ({"scale": torch.full((2, 3, 1), 1e-30)}, "no probability"),
+        ({"policy_version": torch.full((2, 3), 1)}, "too old for 5"),
+    ],
+)
+def test_a_stated_policy_that_cannot_be_is_refused(changes: dict, why: str) -> None:
+    with pytest.raises(RefusedError, match=why):
+        unpack_slice(pack_slice(policy_slice(**changes)), policy_slice(), 5, max_staleness=2)
+
+
+@pytest.mark.parametrize("action", [-1, 3])
+def test_a_choice_that_there_is_not_is_refused(action: int) -> None:
+    frames = policy_slice().exclude("loc", "scale")
+    frames["logits"], frames["action"] = torch.randn(2, 3, 3), torch.zeros(2, 3, dtype=torch.int64)
+    bad = frames.clone()
+    bad["action"][0, 0] = action
+    with pytest.raises(RefusedError, match="3 choices"):
+        unpack_slice(pack_slice(bad), frames, 5)
+
+
+def test_log_probabilities_are_not_believed_and_the_end_is_a_cut() -> None:
+    sent = policy_slice(behaviour_log_prob=torch.full((2, 3), -1e30))
+    got = unpack_slice(pack_slice(sent), policy_slice(), 5)
+    expected = torch.distributions.Normal(sent["loc"], sent["scale"]).log_prob(sent["action"])
+    torch.testing.assert_close(got["behaviour_log_prob"], expected.squeeze(-1))
+    assert got["cut"].tolist() == [[False, False, True]] * 2
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("rediss://learner:s3cret@host:6380/2", "rediss://learner:***@host:6380/2"),
+        ("redis://:s3cret@host", "redis://:***@host"),
+        ("redis://user:s3:cret@host", "redis://user:***@host"),
+        ("redis://user:s3@cret@host:1", "redis://user:***@host:1"),
+        ("redis://user:s3/cret@host", "redis://user:***@host"),
+        ("redis://host?password=s3cret", "redis://host"),
+        ("redis://host:6379", "redis://host:6379"),
+    ],
+)
+def test_passwords_are_not_written_down(address: str, shown: str, tmp_path: Path) -> None:
     from rl_twoclocks.rundir import plain
 
-    address = "rediss://learner:s3cret@host:6380/2"
     config = run_config("Target", tmp_path, "collect=redis", f"collect.redis.url='{address}'")
     assert config.collect.redis.url == address
-    assert plain(config)["collect"]["redis"]["url"] == "rediss://learner:***@host:6380/2"
+    assert plain(config)["collect"]["redis"]["url"] == shown
+
+
+def test_an_address_with_a_bad_port_does_not_give_its_password_away() -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    with pytest.raises(ConfigError) as error:
+        RedisQueue("redis://user:s3cret@host:port", "run", patience=1)
+    assert "s3cret" not in str(error.value)
 
 
 @redis_server
@@ -184,7 +246,7 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     assert queue.take(9, 5, 2, "fifo", 0) == ([b"e"], 1)
     assert queue.take(1, 5, None, "near", 0) == ([], 0)
     assert {key.decode().split(":")[-1] for key in queue.server.scan_iter()} == {
-        "config", "policy", "version", "lost",
+        "config", "policy", "version", "lost", "sitting",
     }  # fmt: skip
     assert all(0 < queue.server.ttl(key) <= 3600 for key in queue.server.scan_iter())
     queue.close()
@@ -246,7 +308,7 @@ def test_a_run_survives_its_server_its_generator_and_a_hostile_message(
 
         name = run_name(config).replace("/", "-")
         queue = RedisQueue(server.url, name, patience=5)
-        if reached(5) and queue.push(pickle.dumps(print), 4, 1000, "wait"):
+        if reached(5) and queue.find() and queue.push(pickle.dumps(print), 4, 1000, "wait"):
             happened.append("hostile")
         if reached(20):
             server.kill()
@@ -301,3 +363,69 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     base = ["collect=redis", "collect.redis.url=nonsense"]
     with pytest.raises(ConfigError, match="url"):
         rl_twoclocks.train(run_config("Target", tmp_path, *base))
+
+
+@redis_server
+def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
+    server: Server, tmp_path: Path
+) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    more = ["collect.redis.spawn=false", "collect.redis.run=hostile", "collect.redis.patience=2"]
+    done = threading.Event()
+
+    def push() -> None:
+        queue = RedisQueue(server.url, "hostile", patience=5)
+        while not done.is_set():
+            if queue.find() is not None:
+                queue.push(b"nonsense", 0, 1000, "wait")
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=push)
+    thread.start()
+    try:
+        config = run_config("Target", tmp_path, *words(server), *more)
+        with (
+            source(config) as (_, redis),
+            pytest.raises(WorkerError, match="messages were refused"),
+        ):
+            redis.next(0, None)
+    finally:
+        done.set()
+        thread.join()
+
+
+@redis_server
+def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    learner, generator = (RedisQueue(server.url, "run", patience=5) for _ in range(2))
+    learner.open("{}", 3, b"policy")
+    assert generator.find() == "{}"
+    assert generator.push(b"old", 3, 4, "wait")
+    again = RedisQueue(server.url, "run", patience=5)
+    again.open('{"new": 1}', 3, b"policy")
+    # What is collected for the earlier one goes nowhere, and its generator notices.
+    assert generator.version() is None
+    assert not generator.push(b"late", 3, 4, "wait")
+    assert again.take(2, 3, None, "near", 0) == ([], 0)
+    assert generator.find() == '{"new": 1}'
+    assert generator.room(1)
+    assert generator.push(b"fresh", 3, 4, "wait")
+    assert not generator.room(1)
+    assert again.take(2, 3, None, "near", 0, largest=4) == ([b""], 0)
+
+
+@redis_server
+def test_frames_that_a_full_queue_drops_are_counted_once(server: Server, tmp_path: Path) -> None:
+    more = ["collect.when_full=drop", "collect.slots=2"]
+    config = run_config("Target", tmp_path, *words(server), *more)
+    with source(config) as (_, redis):
+        first = redis.next(0, None)
+        limit = time.monotonic() + 30
+        while redis.queue.readings()[1] < 3 and time.monotonic() < limit:
+            time.sleep(0.05)
+        second = redis.next(0, None)
+        dropped = redis.readings()["clock/dropped_frames"]
+        assert dropped >= 3 * 64
+        assert first[1] + second[1] == 2 * 64 + dropped

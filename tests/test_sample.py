@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import rl_twoclocks
 from rl_twoclocks.config import ConfigError
@@ -52,3 +53,21 @@ def test_a_sample_that_cannot_be_is_refused(sample: int, tmp_path: Path) -> None
     config = run_config("Target", tmp_path, "clocks.batch_size=256", f"clocks.sample={sample}")
     with pytest.raises(ConfigError, match=r"must lie between clocks\.minibatch_size=32"):
         settle(config)
+
+
+def test_a_sample_is_drawn_from_what_the_governor_keeps(tmp_path: Path) -> None:
+    from rl_twoclocks.build import build
+    from rl_twoclocks.schedule import Schedule
+
+    config, derived = settle(run_config("Target", tmp_path, *WORDS, "clocks.update_frequency=256"))
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        ready = parts.learner.prepare(parts.source.next(0, None)[0])
+        ready.keep = torch.arange(100)
+        readings = parts.learner.learn(ready, Schedule(config)(256), passes=1)
+        assert readings["train/steps"] == 2
+        assert len(set(ready.keep.tolist())) == 64
+        assert max(ready.keep) < 100
+    finally:
+        parts.close()

@@ -46,6 +46,7 @@ class Generator:
         self.collector = make_collector(self.env, self.behaviour, frames, config.collect)
         self._batches = iter(self.collector)
         self._sums = EpisodeSums(num_envs, config.algo.gamma)
+        self._resets = config.collect.reset_each_rollout
 
     def _seeds(self, num_envs: int, index: int) -> list[int]:
         return env_seeds(self.seed, f"environments of generator {self.index}", num_envs, index)
@@ -56,6 +57,8 @@ class Generator:
 
     def slice(self) -> TensorDict:
         """Collect one slice; what follows it may never arrive, so its end is a cut."""
+        if self._resets:
+            self._sums.restart()
         frames = frames_of(next(self._batches), self.behaviour.distribution, cut_end=True)
         done = frames["terminated"] | frames["truncated"]
         return frames.update(self._sums.update(frames["reward"], done))
@@ -67,7 +70,9 @@ class Generator:
         self._sums.restart()
 
     def set_noise(self, noise: Noise | None) -> None:
-        """Add noise to all observations, or stop it."""
+        """Add noise to all observations, of a stream of this generator's own, or stop it."""
+        if noise is not None:
+            noise = (noise[0], noise[1] + 7919 * self.index)
         self.env.set_noise(noise)
 
     def close(self) -> None:

@@ -65,10 +65,17 @@ class Ring:
         self.kept.append(behaviour.published())
         behaviour.take(self.kept[self.stream.randrange(len(self.kept))])
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """All kept policies."""
-        return [p._asdict() for p in self.kept]
+    def clear(self) -> None:
+        """Forget all policies, after a rescue."""
+        self.kept.clear()
 
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Restore the policies; the draw goes on from a new place."""
-        self.kept.extend(Published(**p) for p in state)
+    def state_dict(self) -> dict[str, Any]:
+        """All kept policies, and where the draw stands."""
+        version, inside, _ = self.stream.getstate()
+        return {"kept": [p._asdict() for p in self.kept], "draw": [version, list(inside)]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        self.kept.extend(Published(**p) for p in state["kept"])
+        version, inside = state["draw"]
+        self.stream.setstate((version, tuple(inside), None))

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_twoclocks.collect.behaviour import Published
+from rl_twoclocks.distributions import Categorical, Distribution, Gaussian
 
 
 class RefusedError(ValueError):
@@ -22,32 +23,71 @@ def pack_slice(frames: TensorDict) -> bytes:
     return save({key: value.contiguous() for key, value in frames.items()})
 
 
-def unpack_slice(message: bytes, example: TensorDict, newest: int) -> TensorDict:
+LARGEST = 1e10
+"""Observations, rewards and their sums beyond this spoil running statistics for good."""
+
+
+def largest_message(example: TensorDict) -> int:
+    """Bytes beyond which a message cannot be a slice like the example."""
+    return 2 * sum(value.numel() * value.element_size() for value in example.values()) + 65536
+
+
+def unpack_slice(
+    message: bytes, example: TensorDict, newest: int, max_staleness: int | None = None
+) -> TensorDict:
     """Read a slice from a generator that nobody has to trust.
+
+    Its log-probabilities are not believed but taken anew from the parameters that it states, and its
+    end is a cut whatever it says.
 
     Args:
         message: from the queue.
         example: a slice with the keys, shapes and types that it must have.
         newest: the newest version that was ever published.
+        max_staleness: versions by which it may be older than that; None: any.
 
     Raises:
         RefusedError: names what is wrong with it.
     """
-    expected = sum(value.numel() * value.element_size() for value in example.values())
-    if len(message) > 2 * expected + 65536:
-        raise RefusedError(f"{len(message)} bytes where about {expected} are due")
+    if len(message) > largest_message(example):
+        raise RefusedError(f"{len(message)} bytes where {largest_message(example)} are the most")
     frames = _load(message, dict(example.items()))
     for key, value in frames.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise RefusedError(f"{key} is not finite")
-    if (frames["reward"].abs() > 1e30).any() or (frames["observation"].abs() > 1e30).any():
-        raise RefusedError("a number is beyond any use")
+        if (
+            value.is_floating_point()
+            and key != "behaviour_log_prob"
+            and (value.abs() > LARGEST).any()
+        ):
+            raise RefusedError(f"{key} is beyond {LARGEST:g}")
     versions = frames["policy_version"]
     if int(versions.min()) < 0 or int(versions.max()) > newest:
         raise RefusedError(f"version {int(versions.max())} where the newest is {newest}")
     if int(versions.min()) != int(versions.max()):
         raise RefusedError("one slice of several versions")
+    if max_staleness is not None and newest - int(versions.min()) > max_staleness:
+        raise RefusedError(f"version {int(versions.min())} is too old for {newest}")
+    if "behaviour_log_prob" in frames:
+        _settle_policy(frames)
     return TensorDict(frames, batch_size=example.batch_size)
+
+
+def _settle_policy(frames: dict[str, Tensor]) -> None:
+    """Check action and parameters, and take log-probabilities and the end's cut from them."""
+    distribution: Distribution = Categorical if "logits" in frames else Gaussian
+    params = tuple(frames[key] for key in distribution.keys)
+    action = frames["action"]
+    if distribution is Categorical and not (
+        action.min() >= 0 and action.max() < params[0].shape[-1]
+    ):
+        raise RefusedError(f"action {int(action.max())} of {params[0].shape[-1]} choices")
+    if distribution is Gaussian and not (params[1] > 0).all():
+        raise RefusedError("scale is not positive")
+    frames["behaviour_log_prob"] = distribution.log_prob(params, action)
+    if not bool(torch.isfinite(frames["behaviour_log_prob"]).all()):
+        raise RefusedError("the stated policy gives its own actions no probability")
+    frames["cut"][:, -1] = True
 
 
 def pack_policy(policy: Published) -> bytes:

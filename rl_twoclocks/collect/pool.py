@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import random
 import time
@@ -14,7 +15,7 @@ from tensordict import TensorDict
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
 from rl_twoclocks.collect.generator import example_slice
 from rl_twoclocks.collect.shared import Board, Shelf
-from rl_twoclocks.collect.source import Noise, choose
+from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.collect.worker import work
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -58,7 +59,9 @@ class AsyncSource:
         for index in range(collect.workers):
             self.pipes.append(self._start(index))
 
-    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+    def next(
+        self, version: int, max_staleness: int | None, should_stop: Stop = never
+    ) -> tuple[TensorDict, int] | None:
         """Wait for as many slices as there are workers, near enough to the learner's version.
 
         Raises:
@@ -67,32 +70,31 @@ class AsyncSource:
         """
         taken: list[TensorDict] = []
         heard = time.monotonic()
+        # Also where nothing has to be waited for: deaths are noticed, and pipes never fill up.
+        self._listen(timeout=0.0)
         while True:
+            before = len(taken)
             self._take(taken, version, max_staleness)
             if len(taken) == self.collect.workers:
                 break
-            if self._listen(timeout=1.0):
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE:
-                raise WorkerError(f"no worker has sent a slice for {SILENCE:.0f} seconds")
+            if should_stop():
+                return None
+            heard = time.monotonic() if len(taken) > before else heard
+            if time.monotonic() - heard > SILENCE:
+                raise WorkerError(f"no worker has sent a slice to use for {SILENCE:.0f} seconds")
+            self._listen(timeout=1.0)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         lengths = rollout["episode_length"]
         self.taken_lengths[0] += int((lengths > 0).sum())
         self.taken_lengths[1] += int(lengths.sum())
-        lost = sum(int(shelf.lost[0]) for shelf in self.shelves)
-        frames = rollout.numel() + lost - self.counted_lost
-        self.counted_lost = lost
-        return rollout, frames
+        return rollout, rollout.numel() + self._newly_lost()
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Put the policy on the board; workers take it before their next slice."""
         self.board.write(behaviour.published())
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
-        """Let every worker reset its environments, and drop what waits."""
-        for shelf in self.shelves:
-            for _, slot, _ in shelf.ready():
-                shelf.drop(slot)
+        """Let every worker reset its environments."""
         self._tell("begin_new_episodes", index)
 
     def set_noise(self, noise: Noise | None) -> None:
@@ -101,6 +103,13 @@ class AsyncSource:
             return
         self.noise = noise
         self._tell("set_noise", noise)
+
+    def discard(self) -> int:
+        """Drop what waits."""
+        for shelf in self.shelves:
+            for number, slot, _ in shelf.ready():
+                shelf.drop(slot, number)
+        return self._newly_lost()
 
     def readings(self) -> dict[str, float]:
         """Dropped frames and their episodes' length, slices waiting, workers started again.
@@ -134,6 +143,12 @@ class AsyncSource:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _newly_lost(self) -> int:
+        """Frames lost since the last call."""
+        lost = sum(int(shelf.lost[0]) for shelf in self.shelves)
+        fresh, self.counted_lost = lost - self.counted_lost, lost
+        return fresh
+
     def _start(self, index: int) -> Connection:
         mine, theirs = self.context.Pipe()
         life = self.life + self.restarts
@@ -163,16 +178,16 @@ class AsyncSource:
         order = self.collect.order
         good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
         for i in too_old:
-            _, index, slot, _ = waiting[i]
-            self.shelves[index].drop(slot)
+            number, index, slot, _ = waiting[i]
+            self.shelves[index].drop(slot, number)
         for i in good:
             number, index, slot, _ = waiting[i]
             frames = self.shelves[index].take(slot, number)
             if frames is not None:
                 taken.append(frames)
 
-    def _listen(self, timeout: float) -> bool:
-        """Wait for news of any worker; whether there was some."""
+    def _listen(self, timeout: float) -> None:
+        """Wait for news of any worker, and look after those that died."""
         news = wait(self.pipes, timeout)
         for index, pipe in enumerate(self.pipes):
             if pipe not in news:
@@ -183,7 +198,6 @@ class AsyncSource:
                         self._raise(index, *said)
             except (EOFError, ConnectionResetError, BrokenPipeError):
                 self._replace(index)
-        return bool(news)
 
     def _raise(self, index: int, name: str, message: str, trace: str) -> None:
         if name == NonFiniteError.__name__:
@@ -210,7 +224,6 @@ class AsyncSource:
 
     def _tell(self, what: str, argument: Any) -> None:
         for index in range(len(self.pipes)):
-            try:
+            # Of a worker that is gone, `next` hears what it said last.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.pipes[index].send((what, argument))
-            except (BrokenPipeError, ConnectionResetError):
-                self._replace(index)

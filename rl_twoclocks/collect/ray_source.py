@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
 from typing import Any
 
@@ -12,10 +14,13 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.generator import Generator, example_slice
-from rl_twoclocks.collect.source import Noise, choose
+from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.seeding import stream_seed
+
+SILENCE = 300.0
+"""Seconds without a slice to use after which the run ends instead of hanging."""
 
 
 class Actor(Generator):
@@ -46,14 +51,20 @@ class RaySource:
         self.example = example_slice(config, self.envs, self.steps)
         self.mine = not ray.is_initialized()
         if self.mine:
+            # Ray would handle SIGTERM itself, and leave without saving anything.
+            handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
             ray.init(
                 address=config.collect.ray_address,
                 log_to_driver=False,
                 include_dashboard=False,
                 configure_logging=False,
             )
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.restarts = self.dropped = 0
+        self.restarts = self.dropped = self.uncounted = 0
+        self.noise: Noise | None = None
         self.policy = ray.put(behaviour.published())
         self.actors: dict[int, Any] = {}
         self.pending: dict[Any, int] = {}
@@ -62,7 +73,9 @@ class RaySource:
         for index in range(config.collect.workers):
             self._start(index)
 
-    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+    def next(
+        self, version: int, max_staleness: int | None, should_stop: Stop = never
+    ) -> tuple[TensorDict, int] | None:
         """Wait for as many slices as there are workers, near enough to the learner's version.
 
         Raises:
@@ -70,7 +83,8 @@ class RaySource:
             NonFiniteError: an actor saw an observation or reward that is not finite.
         """
         taken: list[TensorDict] = []
-        frames = 0
+        frames, self.uncounted = self.uncounted, 0
+        heard = time.monotonic()
         while True:
             self._gather()
             wanted = self.collect.workers - len(taken)
@@ -78,14 +92,20 @@ class RaySource:
             order = self.collect.order
             good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
             taken += [self.waiting[i][1] for i in good]
-            frames += sum(self.waiting[i][1].numel() for i in too_old)
+            old = sum(self.waiting[i][1].numel() for i in too_old)
+            frames, self.dropped = frames + old, self.dropped + old
             gone = {*good, *too_old}
             self.waiting = [pair for i, pair in enumerate(self.waiting) if i not in gone]
             self._keep_busy()
             if len(taken) == self.collect.workers:
                 break
+            if should_stop():
+                self.uncounted = frames
+                return None
+            heard = time.monotonic() if good else heard
+            if time.monotonic() - heard > SILENCE:
+                raise WorkerError(f"no actor has sent a slice to use for {SILENCE:.0f} seconds")
             ray.wait(list(self.pending), num_returns=1, timeout=1.0)
-        self.dropped += frames
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         return rollout, frames + rollout.numel()
 
@@ -94,16 +114,24 @@ class RaySource:
         self.policy = ray.put(behaviour.published())
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
-        """Reset all environments after the slice under way, and drop what waits."""
-        self.waiting.clear()
+        """Reset all environments after the slice under way."""
         for actor in self.actors.values():
             actor.begin_new_episodes.remote(index)
 
     def set_noise(self, noise: Noise | None) -> None:
         """Let every actor add noise to its observations, or stop."""
-        if noise is not None:
-            for actor in self.actors.values():
-                actor.set_noise.remote(noise)
+        if noise is None and self.noise is None:
+            return
+        self.noise = noise
+        for actor in self.actors.values():
+            actor.set_noise.remote(noise)
+
+    def discard(self) -> int:
+        """Drop what waits."""
+        old = sum(frames.numel() for _, frames in self.waiting)
+        self.waiting.clear()
+        old, self.uncounted, self.dropped = old + self.uncounted, 0, self.dropped + old
+        return old
 
     def readings(self) -> dict[str, float]:
         """Frames dropped, slices waiting, actors started again."""
@@ -149,9 +177,6 @@ class RaySource:
             index = self.pending.pop(future)
             try:
                 version, arrays = ray.get(future)
-            except ray.exceptions.RayActorError as error:
-                self._replace(index, error)
-                continue
             except ray.exceptions.RayTaskError as error:
                 cause = error.cause
                 if isinstance(cause, NonFiniteError):
@@ -159,6 +184,10 @@ class RaySource:
                 raise WorkerError(
                     f"Ray worker {index} raised {type(cause).__name__}: {cause}\n{error}"
                 ) from None
+            except ray.exceptions.RayError as error:
+                # The actor, its node, or what it had put into the object store.
+                self._replace(index, error)
+                continue
             # Arrays from the object store are read-only and live as long as they are looked at.
             frames = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
             shape = self.example.batch_size

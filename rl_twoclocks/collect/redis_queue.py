@@ -1,18 +1,20 @@
 """A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
 
-Keys, all under `rl_twoclocks:<run>:`: `config` (JSON), `policy` and `version` (newest published),
-`versions` (sorted set of the partitions that hold slices), `slices:<version>` (one list each),
-`generators` (how many have joined), `lost` (slices that a full queue dropped). Everything expires an
-hour after it was last touched, so that an abandoned run leaves nothing behind.
+Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew)
+and, under that word, `config` (JSON), `policy` and `version` (newest published), `versions` (sorted set
+of the partitions that hold slices), `slices:<version>` (one list each), `generators` (how many have
+joined), `lost` (slices that a full queue dropped). So two sittings never mix. Everything expires an hour
+after it was last touched, so that an abandoned run leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -20,6 +22,7 @@ from redis.retry import Retry
 
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import WorkerError
+from rl_twoclocks.rundir import masked
 
 LIFE = 3600
 """Seconds until an untouched key expires."""
@@ -33,6 +36,7 @@ if redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
 local waiting = 0
 local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
 for _, v in ipairs(versions) do waiting = waiting + redis.call('LLEN', ARGV[1] .. v) end
+if ARGV[5] == '' then return waiting < tonumber(ARGV[3]) and 1 or 0 end
 if waiting >= tonumber(ARGV[3]) then
   if ARGV[4] ~= 'drop' then return 0 end
   redis.call('LPOP', ARGV[1] .. versions[1])
@@ -70,6 +74,8 @@ for _, v in ipairs(versions) do
   while #result <= tonumber(ARGV[3]) do
     local slice = redis.call('LPOP', ARGV[1] .. v)
     if not slice then break end
+    -- What is far too large is not sent: an empty message stands for it.
+    if #slice > tonumber(ARGV[6]) then slice = '' end
     result[#result + 1] = slice
   end
   if redis.call('LLEN', ARGV[1] .. v) == 0 then redis.call('ZREM', KEYS[1], v) end
@@ -78,10 +84,12 @@ return result
 """
 
 
-def shown(url: str) -> str:
-    """The server's address without its password."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}"
+URL_VARIABLE = "RL_TWOCLOCKS_REDIS_URL"
+
+
+def address(url: str | None) -> str:
+    """The address that is meant: the one given, the environment's, or this machine's."""
+    return url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
 
 
 class RedisQueue:
@@ -93,15 +101,19 @@ class RedisQueue:
         Raises:
             ConfigError: the address is none.
         """
-        self.url, self.run, self.patience = shown(url), run, patience
-        self.prefix = f"rl_twoclocks:{run}:"
+        self.run, self.patience = run, patience
+        self.base = self.prefix = f"rl_twoclocks:{run}:"
+        self.url = masked(url)
         try:
             # redis-py's own retries would hide an outage for seconds.
             self.server = redis.Redis.from_url(
                 url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=5
             )
         except ValueError as error:
-            raise ConfigError(f"collect.redis.url: {error}") from error
+            # Not the error itself: it may quote the password.
+            raise ConfigError(
+                f"collect.redis.url={self.url} is no address: write redis://host:port or rediss://..."
+            ) from error
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
 
@@ -118,16 +130,21 @@ class RedisQueue:
                         f"no Redis server at {self.url} for {self.patience:g} seconds: {error}"
                     ) from error
                 time.sleep(PAUSE)
+            except redis.ResponseError as error:
+                raise WorkerError(
+                    f"{self.url} holds something else under {self.base}: {error}"
+                ) from error
 
     # -- the learner's side --------------------------------------------------------------------
 
     def open(self, config: str, version: int, policy: bytes) -> None:
-        """Begin: drop what an earlier run of this name left, and announce this one."""
+        """Begin a sitting: what an earlier one of this name left is dropped."""
         self._try(self._open_once)
+        self.prefix = f"{self.base}{uuid.uuid4().hex}:"
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
-        for key in self.server.scan_iter(self.prefix + "*"):
+        for key in self.server.scan_iter(self.base + "*"):
             self.server.delete(key)
 
     def announce(self, config: str, version: int, policy: bytes) -> None:
@@ -135,6 +152,7 @@ class RedisQueue:
 
         def write() -> None:
             pipe = self.server.pipeline(transaction=True)
+            pipe.set(self.base + "sitting", self.prefix, ex=LIFE)
             pipe.set(self.prefix + "config", config, ex=LIFE)
             pipe.set(self.prefix + "policy", policy, ex=LIFE)
             pipe.set(self.prefix + "version", version, ex=LIFE)
@@ -143,15 +161,23 @@ class RedisQueue:
         self._try(write)
 
     def take(
-        self, wanted: int, version: int, max_staleness: int | None, order: str, draw: int
+        self,
+        wanted: int,
+        version: int,
+        max_staleness: int | None,
+        order: str,
+        draw: int,
+        largest: int = 2**29,
     ) -> tuple[list[bytes], int] | None:
         """At most `wanted` slices, and how many were dropped as too old; None if the run is gone.
+
+        A message of more than `largest` bytes is dropped and comes as an empty one.
 
         A server that was started anew has forgotten everything: announce the run again.
         """
         oldest = -1 if max_staleness is None else version - max_staleness
         keys = [self.prefix + "versions", self.prefix + "config"]
-        arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw]
+        arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw, largest]
         result: Any = self._try(lambda: self._take(keys, arguments))
         if result[0] == -1:
             return None
@@ -162,17 +188,19 @@ class RedisQueue:
 
         def ask() -> tuple[int, int]:
             versions: Any = self.server.zrange(self.prefix + "versions", 0, -1)
-            waiting = sum(
-                int(self.server.llen(f"{self.prefix}slices:{int(v)}"))  # type: ignore[arg-type]
-                for v in versions
-            )
+            lists = [f"{self.prefix}slices:{v.decode(errors='replace')}" for v in versions]
+            waiting = sum(int(self.server.llen(name)) for name in lists)  # type: ignore[arg-type]
             return waiting, int(self.server.get(self.prefix + "lost") or 0)  # type: ignore[arg-type]
 
         return self._try(ask)
 
-    def drop_all(self) -> None:
-        """Drop what waits."""
+    def drop_all(self) -> int:
+        """Drop what waits; how many slices it was."""
+        waiting, _ = self.readings()
+        keys = [self.prefix + "versions"]
         self._try(lambda: [self.server.delete(k) for k in self.server.scan_iter(self._slices())])
+        self._try(lambda: self.server.delete(*keys))
+        return waiting
 
     def _slices(self) -> str:
         return self.prefix + "slices:*"
@@ -185,29 +213,44 @@ class RedisQueue:
 
     # -- the generator's side ------------------------------------------------------------------
 
-    def config(self) -> str | None:
-        """The run's configuration as JSON; None if there is no such run."""
+    def find(self) -> str | None:
+        """Join the run's newest sitting: its configuration as JSON; None if there is no such run."""
+        sitting: Any = self._try(lambda: self.server.get(self.base + "sitting"))
+        if sitting is None:
+            return None
+        self.prefix = sitting.decode(errors="replace")
         text: Any = self._try(lambda: self.server.get(self.prefix + "config"))
         return None if text is None else text.decode()
 
     def join(self) -> int:
-        """A number that no other generator of the run has."""
-        return int(self._try(lambda: self.server.incr(self.prefix + "generators"))) - 1  # type: ignore[arg-type]
+        """A number that no other generator of the sitting has."""
+
+        def count() -> Any:
+            pipe = self.server.pipeline(transaction=True)
+            pipe.incr(self.prefix + "generators")
+            pipe.expire(self.prefix + "generators", LIFE)
+            return pipe.execute()[0]
+
+        return int(self._try(count)) - 1
 
     def version(self) -> int | None:
-        """The newest published version; None if the run is gone."""
+        """The newest published version; None if the sitting is over."""
         text: Any = self._try(lambda: self.server.get(self.prefix + "version"))
         return None if text is None else int(text)
 
     def policy(self) -> bytes | None:
-        """The newest policy; None if the run is gone."""
+        """The newest policy; None if the sitting is over."""
         found: Any = self._try(lambda: self.server.get(self.prefix + "policy"))
         return found
+
+    def room(self, bound: int) -> bool:
+        """Whether fewer than `bound` slices wait and the sitting goes on."""
+        return self.push(b"", 0, bound, "wait")
 
     def push(self, message: bytes, version: int, bound: int, when_full: str) -> bool:
         """Put a slice into its version's partition.
 
-        False if the queue is full and `when_full` is wait, or if the run is gone.
+        False if the queue is full and `when_full` is wait, or if the sitting is over.
         """
         keys = [self.prefix + key for key in ("versions", "lost", "config")]
         arguments: list[Any] = [self.prefix + "slices:", version, bound, when_full, message, LIFE]

@@ -14,11 +14,15 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
 from rl_twoclocks.collect.generator import example_slice
-from rl_twoclocks.collect.messages import RefusedError, pack_policy, unpack_slice
-from rl_twoclocks.collect.redis_queue import RedisQueue
-from rl_twoclocks.collect.source import Noise
+from rl_twoclocks.collect.messages import (
+    RefusedError,
+    largest_message,
+    pack_policy,
+    unpack_slice,
+)
+from rl_twoclocks.collect.redis_queue import URL_VARIABLE, RedisQueue, address
+from rl_twoclocks.collect.source import Noise, Stop, never
 from rl_twoclocks.config import Config
-from rl_twoclocks.config_commands import URL_VARIABLE
 from rl_twoclocks.envs import WorkerError
 from rl_twoclocks.rundir import plain, run_name
 from rl_twoclocks.seeding import stream_seed
@@ -43,20 +47,24 @@ class RedisSource:
         steps = update_frequency // config.num_envs
         self.example = example_slice(config, envs, steps)
         self.name = config.collect.redis.run or run_name(config).replace("/", "-")
-        self.queue = RedisQueue(config.collect.redis.url, self.name, config.collect.redis.patience)
+        self.url = address(config.collect.redis.url)
+        self.queue = RedisQueue(self.url, self.name, config.collect.redis.patience)
+        self.largest = largest_message(self.example)
         # What generators need to know, and the frames so far: their episodes must be new ones.
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
         self.told = json.dumps(told)
         self.policy = behaviour.published()
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.refused = self.restarts = self.dropped = self.counted_lost = 0
+        self.refused = self.restarts = self.dropped = self.lost = self.uncounted = 0
         self.why_refused = ""
         self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
         self.local: list[subprocess.Popen] = []
         if config.collect.redis.spawn:
             self.local = [self._start() for _ in range(config.collect.workers)]
 
-    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+    def next(
+        self, version: int, max_staleness: int | None, should_stop: Stop = never
+    ) -> tuple[TensorDict, int] | None:
         """Wait for as many slices as make a rollout.
 
         Raises:
@@ -64,31 +72,40 @@ class RedisSource:
                 generators died more often than `max_restarts` allows.
         """
         taken: list[TensorDict] = []
-        frames, heard = 0, time.monotonic()
+        heard = time.monotonic()
         while len(taken) < self.collect.workers:
+            if should_stop():
+                return None
             wanted = self.collect.workers - len(taken)
             draw = self.stream.randrange(2**31)
-            found = self.queue.take(wanted, version, max_staleness, self.collect.order, draw)
+            found = self.queue.take(
+                wanted, version, max_staleness, self.collect.order, draw, self.largest
+            )
             if found is None:
                 # The server was started anew and knows nothing: generators wait for this.
                 self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
                 continue
             messages, expired = found
-            frames += expired * self.example.numel()
-            self.dropped += expired * self.example.numel()
+            self._drop(expired)
             for message in messages:
                 try:
-                    taken.append(unpack_slice(message, self.example, self.policy.version))
+                    newest = self.policy.version
+                    taken.append(unpack_slice(message, self.example, newest, max_staleness))
+                    heard = time.monotonic()
                 except RefusedError as error:
                     self.refused, self.why_refused = self.refused + 1, str(error)
-            if messages:
-                heard = time.monotonic()
+            if len(messages) == wanted:
                 continue
             self._look_after()
             if time.monotonic() - heard > self.collect.redis.patience:
                 raise WorkerError(self._silence())
             time.sleep(POLL)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
+        _, lost = self.queue.readings()
+        # A server that was started anew counts from 0 again.
+        self._drop(max(lost - self.lost, 0))
+        self.lost = lost
+        frames, self.uncounted = self.uncounted, 0
         return rollout, frames + rollout.numel()
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
@@ -97,17 +114,26 @@ class RedisSource:
         self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
-        """Drop what waits; episodes under way go on, for they are in other hands."""
-        self.queue.drop_all()
+        """Not possible here: episodes are in other hands, and go on."""
 
     def set_noise(self, noise: Noise | None) -> None:
         """Not possible here: observations are made elsewhere."""
 
+    def discard(self) -> int:
+        """Drop what waits."""
+        self._drop(self.queue.drop_all())
+        frames, self.uncounted = self.uncounted, 0
+        return frames
+
+    def _drop(self, slices: int) -> None:
+        self.dropped += slices * self.example.numel()
+        self.uncounted += slices * self.example.numel()
+
     def readings(self) -> dict[str, float]:
         """Frames dropped, slices waiting, messages refused, local generators started again."""
-        waiting, lost = self.queue.readings()
+        waiting, _ = self.queue.readings()
         return {
-            "clock/dropped_frames": float(self.dropped + lost * self.example.numel()),
+            "clock/dropped_frames": float(self.dropped),
             "collect/waiting": float(waiting),
             "collect/refused": float(self.refused),
             "collect/restarts": float(self.restarts),
@@ -133,7 +159,7 @@ class RedisSource:
         words = [f"run={self.name}", f"patience={redis.patience}", f"parent={os.getpid()}"]
         command = [sys.executable, "-m", "rl_twoclocks.generator", *words]
         # Not on the command line, where every user of the machine could read its password.
-        return subprocess.Popen(command, env=os.environ | {URL_VARIABLE: redis.url})
+        return subprocess.Popen(command, env=os.environ | {URL_VARIABLE: self.url})
 
     def _look_after(self) -> None:
         """Start local generators that have died again."""

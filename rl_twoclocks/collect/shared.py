@@ -16,6 +16,8 @@ from torch import Tensor
 from rl_twoclocks.collect.behaviour import Published
 
 FREE, WRITING, READY = 0, 1, 2
+PATIENCE = 10.0
+"""Seconds after which a publication under way is given up: it takes a millisecond."""
 
 
 def shared(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -50,8 +52,13 @@ class Board:
         return int(self.stamp[1])
 
     def read(self) -> Published:
-        """The newest policy, whole."""
-        while True:
+        """The newest policy, whole.
+
+        Raises:
+            EOFError: who was writing is gone and will never finish.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             before = int(self.stamp[0])
             policy = Published(
                 self.parameters.clone(), self.shift.clone(), self.scale.clone(), self.version
@@ -59,6 +66,7 @@ class Board:
             if before % 2 == 0 and before == int(self.stamp[0]):
                 return policy
             time.sleep(1e-4)
+        raise EOFError("the learner stopped in the middle of a publication")
 
 
 class Shelf:
@@ -70,8 +78,8 @@ class Shelf:
         self.state = shared(slots)
         self.number = shared(slots)
         self.version = shared(slots)
-        self.lost = shared(3)
-        """Frames, episodes and summed episode lengths that the worker overwrote."""
+        # One writer each, so that no count is lost: what the worker overwrote, what the learner dropped.
+        self.overwritten, self.dropped = shared(3), shared(3)
 
     # -- the worker's side ---------------------------------------------------------------------
 
@@ -87,7 +95,7 @@ class Shelf:
         if self.state[slot] != READY:
             return None
         self.state[slot] = WRITING
-        self._count_lost(slot)
+        self._count(self.overwritten, slot)
         return slot
 
     def fill(self, slot: int, frames: TensorDict, number: int, version: int) -> None:
@@ -112,17 +120,23 @@ class Shelf:
         self.state[slot] = FREE
         return frames
 
-    def drop(self, slot: int) -> None:
-        """Free a slot unread."""
-        self._count_lost(slot)
-        self.state[slot] = FREE
+    def drop(self, slot: int, number: int) -> None:
+        """Free a slot unread, unless the worker has replaced its slice meanwhile."""
+        if self.state[slot] == READY and int(self.number[slot]) == number:
+            self._count(self.dropped, slot)
+            self.state[slot] = FREE
+
+    @property
+    def lost(self) -> Tensor:
+        """Frames, episodes and summed episode lengths that were never learnt from, [3]."""
+        return self.overwritten + self.dropped
 
     def abandon(self) -> None:
         """Free what a dead worker was writing."""
         self.state[self.state == WRITING] = FREE
 
-    def _count_lost(self, slot: int) -> None:
+    def _count(self, counts: Tensor, slot: int) -> None:
         lengths = self.slices[slot]["episode_length"]
-        self.lost[0] += lengths.numel()
-        self.lost[1] += int((lengths > 0).sum())
-        self.lost[2] += int(lengths.sum())
+        counts[0] += lengths.numel()
+        counts[1] += int((lengths > 0).sum())
+        counts[2] += int(lengths.sum())

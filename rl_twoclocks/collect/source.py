@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tensordict import TensorDict
@@ -21,16 +21,30 @@ Noise = tuple[Tensor, int]
 """Deviations of observation noise and the seed of its stream."""
 
 
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Go on."""
+    return False
+
+
 class Source(Protocol):
     """Gives rollouts, every frame stamped with the version of the policy that acted."""
 
-    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+    def next(
+        self, version: int, max_staleness: int | None, should_stop: Stop = never
+    ) -> tuple[TensorDict, int] | None:
         """The next U frames in the window's schema, and the frames collected since the last call.
 
         Args:
             version: the learner's.
             max_staleness: versions by which a frame may be older; None: any. What is older is dropped
                 and counted among the frames.
+            should_stop: asked while there is nothing to take.
+
+        Returns:
+            None if it was told to stop before there were enough frames.
         """
         ...
 
@@ -44,6 +58,10 @@ class Source(Protocol):
 
     def set_noise(self, noise: Noise | None) -> None:
         """Add noise to all observations from the next rollout on, or stop it."""
+        ...
+
+    def discard(self) -> int:
+        """Drop what waits; the number of frames dropped since the last call of `next`."""
         ...
 
     def readings(self) -> dict[str, float]:
@@ -67,7 +85,9 @@ class SyncSource:
         self.collector: Collector = make_collector(env, behaviour, update_frequency, config.collect)
         self._batches = iter(self.collector)
 
-    def next(self, version: int, max_staleness: int | None) -> tuple[TensorDict, int]:
+    def next(
+        self, version: int, max_staleness: int | None, should_stop: Stop = never
+    ) -> tuple[TensorDict, int]:
         """Collect with the policy as it is now."""
         rollout = frames_of(next(self._batches), self.behaviour.distribution, self.cut_end)
         return rollout, rollout.numel()
@@ -84,6 +104,10 @@ class SyncSource:
     def set_noise(self, noise: Noise | None) -> None:
         """Add noise to all observations."""
         self.env.set_noise(noise)
+
+    def discard(self) -> int:
+        """Nothing waits here."""
+        return 0
 
     def readings(self) -> dict[str, float]:
         """Nothing is ever dropped here; share of episodes that reached their goal, if it can be told.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 
 from rl_twoclocks.collect.generator import Generator
 from rl_twoclocks.collect.shared import Board, Shelf
@@ -33,8 +35,9 @@ def work(
     Sends None for every slice filled, and (error's name, message, traceback) before it ends on an
     error. Receives (method of the generator, argument).
     """
-    # The trainer handles the terminal's Ctrl-C and ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The trainer handles signals, which often go to all its processes, and ends its workers itself.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     drop = config.collect.when_full == "drop"
     generator = None
@@ -42,7 +45,6 @@ def work(
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             generator = Generator(config, index, num_envs, steps, life)
-            number = int(shelf.number.max())
             while True:
                 while pipe.poll():
                     obey(generator, *pipe.recv())
@@ -52,8 +54,9 @@ def work(
                     continue
                 if generator.behaviour.version != board.version:
                     generator.take(board.read())
-                number += 1
-                shelf.fill(slot, generator.slice(), number, generator.behaviour.version)
+                frames = collected(generator)
+                # The order of arrival over all workers: they share this clock.
+                shelf.fill(slot, frames, time.monotonic_ns(), generator.behaviour.version)
                 pipe.send(None)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
@@ -61,6 +64,18 @@ def work(
             pipe.send((type(error).__name__, str(error), traceback.format_exc()))
     if generator is not None:
         generator.close()
+
+
+def collected(generator: Generator) -> TensorDict:
+    """A slice; a simulator whose own pipe broke must not be taken for a learner that has gone.
+
+    Raises:
+        RuntimeError: the simulator's EOFError or connection error.
+    """
+    try:
+        return generator.slice()
+    except (EOFError, ConnectionError) as error:
+        raise RuntimeError(f"the simulator's connection broke: {error!r}") from error
 
 
 def obey(generator: Generator, what: str, argument: Any) -> None:

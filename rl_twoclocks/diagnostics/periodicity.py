@@ -57,8 +57,9 @@ def strength_at(
 ) -> tuple[float, float]:
     """How strong one given period is: its share of the detrended variance, and its p-value.
 
-    As in `strongest_period`, against the same values in random order; for a period that is known
-    beforehand, so that nothing was searched for.
+    For a period that is known beforehand, so that nothing was searched for. Against the same series
+    with every cycle turned round by a random number of places: what neighbours have in common stays,
+    only the beat goes.
 
     Raises:
         ValueError: the series has fewer than three whole periods.
@@ -66,10 +67,13 @@ def strength_at(
     x = np.asarray(series, dtype=np.float64)
     if x.size < 3 * period:
         raise ValueError(f"{x.size} values are fewer than three periods of {period}")
-    x = x - _running_mean(x, 2 * period + 1)
+    x = (x - _running_mean(x, 2 * period + 1))[: x.size // period * period]
     share = float(_folded(x[None], period, period)[0, 0])
-    shuffled = np.random.default_rng(0).permuted(np.tile(x, (permutations, 1)), axis=1)
-    chance = _folded(shuffled, period, period)[:, 0]
+    cycles = x.reshape(-1, period)
+    turns = np.random.default_rng(0).integers(0, period, size=(permutations, len(cycles), 1))
+    places = (np.arange(period) + turns) % period
+    turned = np.take_along_axis(np.tile(cycles, (permutations, 1, 1)), places, axis=2)
+    chance = _folded(turned.reshape(permutations, -1), period, period)[:, 0]
     return share, (1 + int((chance >= share).sum())) / (1 + permutations)
 
 

@@ -43,6 +43,8 @@ class BatchedEnv(EnvBase):
         self.decisions = 0
         self.ended = self.succeeded = 0
         """Episodes, and those that reached their goal, where the task can tell."""
+        self.success: np.ndarray | None = None
+        """Whether the newest step reached the task's goal, bool [N]; None where no rule can tell."""
         self._noise: tuple[np.ndarray, np.random.Generator] | None = None
         n = backend.num_envs
         super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
@@ -133,9 +135,11 @@ class BatchedEnv(EnvBase):
         terminated = terminated.reshape(-1, 1)
         truncated = truncated.reshape(-1, 1) & ~terminated
         done = terminated | truncated
-        if (success := self.success()) is not None:
+        # A copy: the reset of those that ended clears the world's own.
+        self.success = self._told_success()
+        if self.success is not None:
             self.ended += int(done.sum())
-            self.succeeded += int((success & done.reshape(-1)).sum())
+            self.succeeded += int((self.success & done.reshape(-1)).sum())
         result = TensorDict._new_unsafe(
             {
                 "observation": torch.from_numpy(obs),
@@ -210,10 +214,14 @@ class BatchedEnv(EnvBase):
         deviation, stream = self._noise
         return obs + deviation * stream.standard_normal(obs.shape, dtype=np.float32)
 
-    def success(self) -> np.ndarray | None:
-        """Whether the newest step reached the task's goal, bool [N]; None where no rule can tell."""
+    @property
+    def tells_success(self) -> bool:
+        """Whether a rule can tell that an episode reached the task's goal."""
+        return isinstance(self.backend, World) or bool(self._worlds)
+
+    def _told_success(self) -> np.ndarray | None:
         if isinstance(self.backend, World):
-            return self.backend.success
+            return self.backend.success.copy()
         if self._worlds:
             return np.array([bool(world.success[0]) for world in self._worlds])
         return None

@@ -69,7 +69,7 @@ class Rescue(Remembering):
                 "learning_rate": view.orders.controls.learning_rate * scale,
                 # What fell once moves too fast: from here on every step is measured.
                 "kl_target": steps.kl_target,
-                "ess_base": steps.ess_base,
+                "ess_base": max(view.orders.controls.ess_base, steps.ess_base),
                 "kl_limit": min(view.orders.controls.kl_limit, steps.kl_stop),
                 # A policy that has narrowed on the way to the cliff explores nothing.
                 "entropy_coeff": max(view.orders.controls.entropy_coeff, self.config.entropy_coeff),

@@ -207,3 +207,15 @@ def test_strength_at_a_known_period_sees_spikes_there_and_nowhere_else(seed: int
 def test_strength_needs_three_periods() -> None:
     with pytest.raises(ValueError, match="three periods of 25"):
         strength_at(np.zeros(74), 25)
+
+
+def test_neighbours_that_are_alike_are_no_beat() -> None:
+    """A series that wanders, as losses do, must not pass for one that beats time."""
+    called = 0
+    for seed in range(60):
+        steps = np.random.default_rng(seed).normal(size=400)
+        wandering = np.zeros(400)
+        for i in range(1, 400):
+            wandering[i] = 0.9 * wandering[i - 1] + steps[i]
+        called += strength_at(wandering, 25, permutations=200)[1] < 0.05
+    assert called <= 7

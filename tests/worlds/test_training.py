@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import rl_twoclocks
-from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config import CollectConfig, ConfigError, TaskConfig
+from rl_twoclocks.envs import make_env
+from rl_twoclocks.evaluate import evaluate
 from rl_twoclocks.record import read_metrics
 
 SMALL = (
@@ -72,3 +76,37 @@ def test_gymnasiums_vector_gives_the_same_training_as_the_native_batch(tmp_path:
         rows = read_metrics(tmp_path / backend / "metrics.jsonl")
         losses.append([r["train/loss"] for r in rows[1:]])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("backend", ["native", "gymnasium"])
+@pytest.mark.parametrize("knows", [True, False])
+def test_evaluation_tells_who_reached_the_goal(backend: str, knows: bool) -> None:
+    """A guide that walks down the distances always arrives; one that stands at a wall never does."""
+    collect = CollectConfig(backend=backend)
+    kwargs = {"size": 7, "time_limit": 200}
+    task = TaskConfig(
+        name="maze",
+        env_id="rl_twoclocks/Maze-v0",
+        kwargs=kwargs,
+        **{"import": "rl_twoclocks.worlds"},
+    )
+    env = make_env(task, collect, 3, [1, 2, 3])
+    mazes = [env.backend] * 3 if backend == "native" else env._worlds
+
+    def act(observation: torch.Tensor) -> torch.Tensor:
+        ways = []
+        for number, maze in enumerate(mazes):
+            k = number if backend == "native" else 0
+            cells = maze.pool.distance[maze.row[k]]
+            here = maze.position[k]
+            found = [cells[here + move] for move in maze._moves]
+            # A wall has distance -1: who knows nothing bumps, or walks away where there is no wall.
+            goodness = [-d if d >= 0 else -1000 for d in found] if knows else found
+            blind = found.index(-1) if -1 in found else int(np.argmax(found))
+            ways.append(int(np.argmax(goodness)) if knows else blind)
+        return torch.tensor(ways)
+
+    result = evaluate(act, env, 6, [1, 2, 3])
+    env.close()
+    assert result.readings()["eval/success_rate"] == float(knows)
+    assert (result.mean > 0) is knows
