@@ -144,11 +144,11 @@ def planted(fault: str, begin: int, round_frames: int) -> Iterator[None]:
             self.normalizer.refresh()
         return prepare(self, window)
 
-    def faulty_collect(self: Any) -> Any:
+    def faulty_collect(self: Any, stop: Any) -> Any:
         if fault != "lag" or seen["rounds"] < rounds:
-            return collect(self)
+            return collect(self, stop)
         while len(queue) <= LAG:
-            queue.append(collect(self).clone())
+            queue.append(collect(self, stop).clone())
         return queue.popleft()
 
     def faulty_record(self: Any, *args: Any) -> Any:
@@ -250,12 +250,26 @@ def table(runs: Path, out: Path | None) -> None:
             writer.writerows(rows)
 
 
+def merge(old: Path, new: Path) -> None:
+    """Put the rows of a table that was made of a few runs in place of those of the same runs."""
+    with open(old, newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open(new, newline="") as file:
+        fresh = {(r["task"], r["fault"], r["seed"]): r for r in csv.DictReader(file)}
+    rows = [fresh.get((r["task"], r["fault"], r["seed"]), r) for r in rows]
+    with open(old, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> int:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--into", type=Path, default=None, help="table: CSV to merge --out into")
     parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper", "cartpole"])
     parser.add_argument("--faults", nargs="+", default=[*FAULTS, "none"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
@@ -266,6 +280,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.what == "table":
         table(args.runs, args.out)
+        if args.into is not None and args.out is not None:
+            merge(args.into, args.out)
         return 0
     jobs = [
         (args.runs, task, fault, seed, args.overrides)
