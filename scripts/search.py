@@ -79,10 +79,29 @@ def place(runs: Path, clocks: str, point: int, task: str, seed: int) -> Path:
     return runs / clocks / f"point{point}" / task / f"seed{seed}"
 
 
+def recorded() -> dict[tuple[str, ...], float]:
+    """Returns that search.csv holds already: a search may be made in several sittings."""
+    if not OUT.exists():
+        return {}
+    with open(OUT, newline="") as file:
+        keys = ("clocks", "point", "task", "seed", "frames", "overrides")
+        return {tuple(r[k] for k in keys): float(r["return_mean"]) for r in csv.DictReader(file)}
+
+
+def found(runs: Path, clocks: str, point: int, task: str, seed: int) -> float | None:
+    """Return of one run, from its directory or from search.csv; None where it is still to be made."""
+    result = place(runs, clocks, point, task, seed) / "result.json"
+    if result.exists():
+        return float(json.loads(result.read_text())["return_mean"])
+    frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
+    words = " ".join(points(clocks)[point])
+    return recorded().get((clocks, str(point), task, str(seed), str(frames), words))
+
+
 def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     """Train one point, unless it is done."""
     directory = place(runs, clocks, point, task, seed)
-    if (directory / "result.json").exists():
+    if found(runs, clocks, point, task, seed) is not None:
         return 0
     frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
     words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={frames}"]
@@ -106,10 +125,9 @@ def score(runs: Path, clocks: str, point: int, seed: int) -> float | None:
     """Mean normalised score over tasks; None where a run is missing."""
     scores = []
     for task, (low, high) in TASKS.items():
-        result = place(runs, clocks, point, task, seed) / "result.json"
-        if not result.exists():
+        mean = found(runs, clocks, point, task, seed)
+        if mean is None:
             return None
-        mean = json.loads(result.read_text())["return_mean"]
         scores.append((mean - low) / (high - low))
     return statistics.fmean(scores)
 
@@ -128,9 +146,8 @@ def table(runs: Path) -> None:
         for point, overrides in enumerate(points(clocks)):
             for task in TASKS:
                 for seed in (SEARCH_SEED, CONFIRM_SEED):
-                    result = place(runs, clocks, point, task, seed) / "result.json"
-                    if result.exists():
-                        mean = json.loads(result.read_text())["return_mean"]
+                    mean = found(runs, clocks, point, task, seed)
+                    if mean is not None:
                         words = " ".join(overrides)
                         frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
                         rows.append([clocks, point, task, seed, frames, round(mean, 1), words])
