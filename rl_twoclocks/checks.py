@@ -94,7 +94,7 @@ def checks(config: Config, level: Limits, ratio: float, dims: float) -> list[Che
         Check("newest data is old", "clocks", "clock/staleness_min",
               level.lag_watch - 0.5, level.lag_danger, "algo=decoupled", "0"),
         Check("policy is not published", "clocks", "clock/publish_lag",
-              level.lag_watch - 0.5, 3.0, "", "0"),
+              c.publish_interval - 0.5, c.publish_interval + 2.0, "", "0"),
         Check("clocks moved apart between collection and learning", "clocks",
               "clock/first_ratio_error", level.first_ratio_mean, 100 * level.first_ratio_mean, ""),
         Check("rollouts visit few places", "data", "diag/entropy_share",

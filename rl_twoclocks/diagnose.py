@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,6 +50,9 @@ class Diagnose:
         self.config, self.parts = config, parts
         self.level = LEVELS.index(config.diagnostics.name)
         self.limits = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+        # An interval that was asked for is no failure to publish.
+        late = max(self.limits.publish_late, float(config.clocks.publish_interval))
+        self.limits = replace(self.limits, publish_late=late)
         self.history, self.panel = History(), Panel(self.limits)
         self.grid: entropy.Grid | None = None
         self.counts: Tensor | None = None

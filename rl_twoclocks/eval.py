@@ -35,12 +35,16 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     state.check(saved)
     config = Config.model_validate(saved["config"])
     results: dict[str, Any] = {"checkpoint": str(path), "frames": saved["clocks"]["frames"]}
+    if command.changed:
+        results["changed"] = command.changed
     for kind in ("deterministic", "stochastic"):
         evaluation = _evaluate(command, config, saved, deterministic=kind == "deterministic")
         results[kind] = evaluation.readings() | {"returns": evaluation.returns}
         mean, std = evaluation.mean, results[kind]["eval/return_std"]
         print(f"{kind:<14} {mean:.2f} +- {std:.2f} over {len(evaluation.returns)} episodes")
-    out = path.with_name(f"eval-{path.stem}.json")
+    # Beside the plain evaluation, not in its place.
+    kind = "eval-changed" if command.changed else "eval"
+    out = path.with_name(f"{kind}-{path.stem}.json")
     write_text(out, json.dumps(results, indent=2) + "\n")
     print(f"{'stored in':<14} {out}")
     if command.video:

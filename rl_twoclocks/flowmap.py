@@ -219,7 +219,8 @@ def of_run(directory: Path) -> FlowMap:
         return statistics.fmean(values) if values else None
 
     flow = of_configuration(config, derived)
-    measured = Lag(*(now(f"clock/staleness_{k}") or 0.0 for k in ("min", "mean", "max")))
+    oldest = max(row["clock/staleness_max"] for row in recent)
+    measured = Lag(now("clock/staleness_min") or 0.0, now("clock/staleness_mean") or 0.0, oldest)
     stations = []
     for station in flow.stations:
         more: list[str] = []

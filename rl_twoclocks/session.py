@@ -74,6 +74,7 @@ class Session:
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluators: dict[str, Evaluator] = {}
         self.align = False
+        self.restarts = 0
         self.watched: ActorCritic | None = None
         self.unlogged: dict[str, float] = unlogged
         tenth = max(derived.frames // 10, 1)
@@ -257,6 +258,9 @@ class Session:
             **(self.parts.source.readings() if self.parts.source is not None else {}),
             **self._rates(),
         }
+        if (restarts := int(readings.get("collect/restarts", 0))) > self.restarts:
+            self.events.note("restart", f"{restarts} who collect died so far, all replaced", clocks)
+            self.restarts = restarts
         evaluated = False
         if self.config.eval.enabled and (
             _due(before, clocks.frames, self.eval_every) or last_round

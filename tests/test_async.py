@@ -334,6 +334,26 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     assert lag[0]["round"] <= 5
 
 
+def test_a_worker_that_was_replaced_is_an_event(tmp_path: Path) -> None:
+    from rl_twoclocks.record.events import read_events
+
+    config = run_config("Target", tmp_path, "collect=async", "total_frames=1280")
+    start, killed = AsyncSource._start, []
+
+    def wounded(self: AsyncSource, index: int):
+        pipe = start(self, index)
+        if not killed:
+            killed.append(index)
+            self.workers[index].kill()
+        return pipe
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncSource, "_start", wounded)
+        rl_twoclocks.train(config)
+    events = [e for e in read_events(tmp_path / "events.jsonl") if e["kind"] == "restart"]
+    assert len(events) == 1
+
+
 def test_told_to_stop_it_stops_waiting(tmp_path: Path) -> None:
     with pool(run_config("Target", tmp_path, "collect=async", "collect.slots=2")) as (_, source):
         wait_for_slices(source, 2)

@@ -62,5 +62,11 @@ def test_without_a_guard_the_numbers_are_those_of_plain_training(
 def test_a_guard_lowers_the_kl(tmp_path: Path) -> None:
     watched, _ = sick(tmp_path / "one", "interventions=observe")
     guarded, events = sick(tmp_path / "other", "interventions=guard")
-    assert {e["name"] for e in events if e["kind"] == "order"} >= {"step", "passes"}
-    assert guarded[-1]["diag/kl_behaviour"] < watched[-1]["diag/kl_behaviour"]
+    orders = [e for e in events if e["kind"] == "order"]
+    assert {e["name"] for e in orders} >= {"step", "passes"}
+    # Over all rounds from the first order on: in the last one the rate has fallen to almost nothing.
+    since = orders[0]["round"]
+    before, after = (
+        sum(r["diag/kl_behaviour"] for r in rows[since:]) for rows in (watched, guarded)
+    )
+    assert after < 0.9 * before

@@ -31,7 +31,9 @@ def test_the_command_evaluates_under_changed_conditions(tmp_path: Path) -> None:
     )
     evaluate_checkpoint(command)
     path = Path(str(result.checkpoint))
-    stored = json.loads(path.with_name(f"eval-{path.stem}.json").read_text())
+    stored = json.loads(path.with_name(f"eval-changed-{path.stem}.json").read_text())
+    assert stored["changed"] == {"length": 5}
+    assert not path.with_name(f"eval-{path.stem}.json").exists()
     assert stored["deterministic"]["eval/return_mean"] == 5.0
 
 

@@ -127,3 +127,10 @@ def test_a_boundary_between_episodes_drops_what_waits(tmp_path: Path) -> None:
         assert parts.delay.filling
     finally:
         parts.close()
+
+
+def test_an_interval_that_was_asked_for_is_no_failure_to_publish(tmp_path: Path) -> None:
+    from rl_twoclocks.record.events import read_events
+
+    trained(tmp_path, "clocks.publish_interval=5", "diagnostics=default")
+    assert not [e for e in read_events(tmp_path / "events.jsonl") if e["name"] == "publish_lag"]

@@ -24,7 +24,7 @@ def lag_alarm(history: History, limits: Limits) -> Alarm | None:
 
 def publish_alarm(history: History, limits: Limits) -> Alarm | None:
     """The collectors do not get the newest policy."""
-    if not history.all_beyond("clock/publish_lag", limits.lag_watch, 2):
+    if not history.all_beyond("clock/publish_lag", limits.publish_late, 2):
         return None
     return Alarm(
         "publish_lag",

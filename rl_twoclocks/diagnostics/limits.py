@@ -24,6 +24,8 @@ class Limits:
     """Versions by which the newest data is older than the learner."""
     lag_danger: float = 8.0
     """The same, danger (asynchronous PPO holds 4 to 8 with a decoupled objective)."""
+    publish_late: float = 1.0
+    """Versions that the collectors' policy may lag behind; never less than `clocks.publish_interval`."""
     ratio_watch: float = 10.0
     """Measured clock ratio."""
     ratio_danger: float = 50.0
