@@ -219,7 +219,7 @@ def of_run(directory: Path) -> FlowMap:
         return statistics.fmean(values) if values else None
 
     flow = of_configuration(config, derived)
-    oldest = max(row["clock/staleness_max"] for row in recent)
+    oldest = max(row.get("clock/staleness_max") or 0.0 for row in recent)
     measured = Lag(now("clock/staleness_min") or 0.0, now("clock/staleness_mean") or 0.0, oldest)
     stations = []
     for station in flow.stations:
