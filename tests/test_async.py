@@ -14,34 +14,15 @@ import pytest
 import torch
 
 import rl_twoclocks
-from rl_twoclocks.build import Parts, build
 from rl_twoclocks.collect.pool import AsyncSource
 from rl_twoclocks.collect.shared import FREE, READY, WRITING, Board, Shelf
 from rl_twoclocks.collect.source import choose
-from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
-from rl_twoclocks.safety import settle
 from rl_twoclocks.window import BESIDES
 from tests.envs import run_config
-
-
-@contextlib.contextmanager
-def pool(config: Config) -> Iterator[tuple[Parts, AsyncSource]]:
-    """The parts of a run whose workers are collecting."""
-    config, derived = settle(config)
-    parts = build(config, derived)
-    try:
-        parts.start_source(config)
-        assert isinstance(parts.source, AsyncSource)
-        yield parts, parts.source
-    finally:
-        parts.close()
-
-
-def publish(parts: Parts, version: int) -> None:
-    parts.clocks.policy_version = parts.clocks.published_version = version
-    parts.publish()
+from tests.sources import collecting, publish, true_stamps
 
 
 def wait_for_slices(source: AsyncSource, count: int) -> None:
@@ -147,37 +128,14 @@ def test_a_slice_replaced_while_it_is_read_is_not_taken_and_one_of_a_dead_worker
 def test_stamps_tell_the_truth(tmp_path: Path) -> None:
     """The stored version's parameters give the stored log-probabilities, whatever came since."""
     config = run_config("Target", tmp_path, "collect=async", "collect.workers=2", "collect.slots=8")
-    with pool(config) as (parts, source):
-        published = {0: parts.behaviour.published()}
-        seen: set[int] = set()
-        for version in range(9):
-            with torch.no_grad():
-                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
-            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
-            if version:
-                publish(parts, version)
-            published[version] = parts.behaviour.published()
-            rollout, frames = source.next(version, None)
-            assert rollout.shape == (4, 16)
-            assert frames >= rollout.numel()
-            assert set(BESIDES) <= set(rollout.keys())
-            dist = parts.model.distribution
-            for stamp in rollout["policy_version"].unique().tolist():
-                rows = (rollout["policy_version"] == stamp).all(1)
-                part = rollout[rows]
-                parts.behaviour.take(published[stamp])
-                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
-                again = dist.log_prob(params, part["action"].flatten(0, 1))
-                stored = part["behaviour_log_prob"].flatten()
-                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
-                seen.add(stamp)
-            parts.behaviour.take(published[version])
-        assert len(seen) > 3
+    with collecting(config) as (parts, source):
+        assert set(BESIDES) <= set(source.next(0, None)[0].keys())
+        assert len(true_stamps(parts, source, versions=9)) > 3
 
 
 def test_frames_beyond_the_limit_are_dropped_and_counted(tmp_path: Path) -> None:
     config = run_config("Counter", tmp_path, "collect=async", "collect.slots=4")
-    with pool(config) as (parts, source):
+    with collecting(config) as (parts, source):
         wait_for_slices(source, 4)
         publish(parts, 9)
         rollout, frames = source.next(9, 0)
@@ -191,7 +149,7 @@ def test_frames_beyond_the_limit_are_dropped_and_counted(tmp_path: Path) -> None
 
 def test_episode_sums_are_made_where_the_frames_are(tmp_path: Path) -> None:
     config = run_config("Lengths", tmp_path, "collect=async")
-    with pool(config) as (parts, source):
+    with collecting(config) as (parts, source):
         for _ in range(3):
             parts.count_episodes(source.next(0, None)[0])
     lengths = [length for _, length in parts.episodes.finished]
@@ -204,7 +162,7 @@ def test_a_killed_worker_is_started_again_as_often_as_allowed(
     restarts: int, tmp_path: Path
 ) -> None:
     words = ["collect=async", f"collect.max_restarts={restarts}", "collect.slots=2"]
-    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+    with collecting(run_config("Target", tmp_path, *words)) as (_, source):
         for _ in range(restarts):
             source.next(0, None)
             os.kill(source.workers[0].pid, signal.SIGKILL)
@@ -243,7 +201,7 @@ def test_an_error_in_a_worker_ends_the_run_with_its_own_message(
         kwargs = config.task.kwargs | {"bad_seed": bad}
         task = config.task.model_copy(update={"kwargs": kwargs})
         config = config.model_copy(update={"task": task})
-    with pytest.raises(error, match=text), pool(config) as (_, source):
+    with pytest.raises(error, match=text), collecting(config) as (_, source):
         for _ in range(3):
             source.next(0, None)
 
@@ -251,7 +209,7 @@ def test_an_error_in_a_worker_ends_the_run_with_its_own_message(
 def test_nothing_is_left_over(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     config = run_config("Target", tmp_path, "collect=async", "collect.workers=2")
-    with pool(config) as (_, source):
+    with collecting(config) as (_, source):
         source.next(0, None)
         pids = [worker.pid for worker in source.workers]
         assert not dead_workers(pids, 0.1)
@@ -305,7 +263,7 @@ def test_twenty_kills_lose_nothing_and_leave_no_memory_behind(tmp_path: Path) ->
     import psutil
 
     words = ["collect=async", "collect.workers=2", "collect.max_restarts=20"]
-    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+    with collecting(run_config("Target", tmp_path, *words)) as (_, source):
         me = psutil.Process()
         used = []
         for kill in range(20):
@@ -355,7 +313,10 @@ def test_a_worker_that_was_replaced_is_an_event(tmp_path: Path) -> None:
 
 
 def test_told_to_stop_it_stops_waiting(tmp_path: Path) -> None:
-    with pool(run_config("Target", tmp_path, "collect=async", "collect.slots=2")) as (_, source):
+    with collecting(run_config("Target", tmp_path, "collect=async", "collect.slots=2")) as (
+        _,
+        source,
+    ):
         wait_for_slices(source, 2)
         os.kill(source.workers[0].pid, signal.SIGSTOP)
         for _ in range(2):
@@ -368,7 +329,7 @@ def test_told_to_stop_it_stops_waiting(tmp_path: Path) -> None:
 
 
 def test_signals_to_the_whole_group_are_the_learners_business(tmp_path: Path) -> None:
-    with pool(run_config("Target", tmp_path, "collect=async")) as (_, source):
+    with collecting(run_config("Target", tmp_path, "collect=async")) as (_, source):
         source.next(0, None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             os.kill(source.workers[0].pid, number)
@@ -412,7 +373,7 @@ def test_a_publication_that_never_ends_ends_the_reader(monkeypatch: pytest.Monke
 
 def test_arrivals_are_in_order_over_all_workers(tmp_path: Path) -> None:
     words = ["collect=async", "collect.workers=2", "collect.slots=8", "collect.order=fifo"]
-    with pool(run_config("Target", tmp_path, *words)) as (_, source):
+    with collecting(run_config("Target", tmp_path, *words)) as (_, source):
         wait_for_slices(source, 8)
         numbers = [n for shelf in source.shelves for n, *_ in shelf.ready()]
         assert len(set(numbers)) == 8

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import rl_twoclocks
 from rl_twoclocks.build import build
@@ -18,6 +17,7 @@ from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.safety import settle
 from tests.envs import run_config
+from tests.sources import true_stamps
 
 on_ray = pytest.mark.ray
 
@@ -46,29 +46,7 @@ def test_stamps_tell_the_truth_and_a_dead_worker_is_replaced(cluster: Any, tmp_p
     try:
         parts.start_source(config)
         source: Any = parts.source
-        published = {0: parts.behaviour.published()}
-        seen: set[int] = set()
-        for version in range(7):
-            with torch.no_grad():
-                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
-            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
-            parts.clocks.policy_version = parts.clocks.published_version = version
-            # Version 0 is what the source begins with.
-            if version:
-                parts.publish()
-            published[version] = parts.behaviour.published()
-            rollout, _ = source.next(version, None)
-            assert rollout.shape == (4, 16)
-            for stamp in rollout["policy_version"].unique().tolist():
-                part = rollout[(rollout["policy_version"] == stamp).all(1)]
-                parts.behaviour.take(published[stamp])
-                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
-                again = parts.model.distribution.log_prob(params, part["action"].flatten(0, 1))
-                stored = part["behaviour_log_prob"].flatten()
-                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
-                seen.add(stamp)
-            parts.behaviour.take(published[version])
-        assert len(seen) > 1
+        assert len(true_stamps(parts, source, versions=7)) > 1
         cluster.kill(source.actors[0])
         begin = time.monotonic()
         for _ in range(6):

@@ -13,14 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 
 import rl_twoclocks
-from rl_twoclocks.build import Parts, build
 from rl_twoclocks.collect import Published
 from rl_twoclocks.collect.messages import (
     RefusedError,
@@ -29,11 +27,11 @@ from rl_twoclocks.collect.messages import (
     unpack_policy,
     unpack_slice,
 )
-from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import WorkerError
 from rl_twoclocks.record import read_metrics
-from rl_twoclocks.safety import settle
 from tests.envs import run_config
+from tests.sources import collecting, true_stamps
 
 redis_server = pytest.mark.redis
 
@@ -84,17 +82,6 @@ def server() -> Iterator[Server]:
     made = Server()
     yield made
     made.kill()
-
-
-@contextlib.contextmanager
-def source(config: Config) -> Iterator[tuple[Parts, Any]]:
-    config, derived = settle(config)
-    parts = build(config, derived)
-    try:
-        parts.start_source(config)
-        yield parts, parts.source
-    finally:
-        parts.close()
 
 
 def words(server: Server, *more: str) -> list[str]:
@@ -258,29 +245,8 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
 @redis_server
 def test_stamps_tell_the_truth(server: Server, tmp_path: Path) -> None:
     config = run_config("Target", tmp_path, *words(server, "collect.workers=2", "collect.slots=4"))
-    with source(config) as (parts, redis):
-        published = {0: parts.behaviour.published()}
-        seen: set[int] = set()
-        for version in range(9):
-            with torch.no_grad():
-                parts.flat.vector.add_(0.1 * torch.randn_like(parts.flat.vector))
-            parts.normalizer.merge(torch.randn(4, 8, 3) + version, torch.randn(4, 8))
-            parts.clocks.policy_version = parts.clocks.published_version = version
-            # Version 0 is what the source begins with.
-            if version:
-                parts.publish()
-            published[version] = parts.behaviour.published()
-            rollout, _ = redis.next(version, None)
-            for stamp in rollout["policy_version"].unique().tolist():
-                part = rollout[(rollout["policy_version"] == stamp).all(1)]
-                parts.behaviour.take(published[stamp])
-                _, _, params = parts.behaviour.act(part["observation"].flatten(0, 1))
-                again = parts.model.distribution.log_prob(params, part["action"].flatten(0, 1))
-                stored = part["behaviour_log_prob"].flatten()
-                torch.testing.assert_close(again, stored, atol=1e-5, rtol=0)
-                seen.add(stamp)
-            parts.behaviour.take(published[version])
-        assert len(seen) > 2
+    with collecting(config) as (parts, redis):
+        assert len(true_stamps(parts, redis, versions=9)) > 2
 
 
 @redis_server
@@ -386,7 +352,7 @@ def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
     try:
         config = run_config("Target", tmp_path, *words(server), *more)
         with (
-            source(config) as (_, redis),
+            collecting(config) as (_, redis),
             pytest.raises(WorkerError, match="messages were refused"),
         ):
             redis.next(0, None)
@@ -420,7 +386,7 @@ def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
 def test_frames_that_a_full_queue_drops_are_counted_once(server: Server, tmp_path: Path) -> None:
     more = ["collect.when_full=drop", "collect.slots=2"]
     config = run_config("Target", tmp_path, *words(server), *more)
-    with source(config) as (_, redis):
+    with collecting(config) as (_, redis):
         first = redis.next(0, None)
         limit = time.monotonic() + 30
         while redis.queue.readings()[1] < 3 and time.monotonic() < limit:

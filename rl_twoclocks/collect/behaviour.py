@@ -94,11 +94,7 @@ class BehaviourPolicy(TensorDictModuleBase):
     @torch.no_grad()
     def publish(self, parameters: Tensor, normalizer: Normalizer, version: int) -> None:
         """Take over the learner's flat parameters and normaliser statistics together."""
-        self.flat.vector.copy_(parameters)
-        self.shift = normalizer.shift.to(self._device, copy=True)
-        self.scale = normalizer.scale.to(self._device, copy=True)
-        self.version = version
-        self._stamp = torch.full_like(self._stamp, version)
+        self.take(Published(parameters, normalizer.shift, normalizer.scale, version))
 
     def published(self) -> Published:
         """A copy of the policy that acts now, on the CPU."""
