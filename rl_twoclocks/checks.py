@@ -56,16 +56,16 @@ class Check:
         return Finding(self.symptom, self.part, text, self.healthy, urgency, change)
 
 
-def checks(config: Config, level: Limits, ratio: float, dims: float) -> list[Check]:
+def checks(config: Config, level: Limits, versions: float, dims: float) -> list[Check]:
     """All checks of a run, in reading order: gradient norm and KL first.
 
     Args:
         config: of the run; commands are in its numbers.
         level: of its alarms.
-        ratio: measured clock ratio.
+        versions: that the data spans, see `policy_shift.spanned`.
         dims: action dimensions, 1 for a discrete choice.
     """
-    kl = max(ratio, 1.0) * max(dims, 1.0)
+    kl = versions * max(dims, 1.0)
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
     clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
     c, n = config.clocks, config.num_envs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from rl_twoclocks.diagnostics import (
     Panel,
     explained_variance,
     first_ratio,
-    limits,
+    levels,
     plasticity,
     policy_shift,
     resources,
@@ -49,10 +48,7 @@ class Diagnose:
         """Choose the set."""
         self.config, self.parts = config, parts
         self.level = LEVELS.index(config.diagnostics.name)
-        self.limits = limits(config.diagnostics.thresholds, config.diagnostics.limits)
-        # An interval that was asked for is no failure to publish.
-        late = max(self.limits.publish_late, float(config.clocks.publish_interval))
-        self.limits = replace(self.limits, publish_late=late)
+        self.limits = levels(config)
         self.history, self.panel = History(), Panel(self.limits)
         self.grid: entropy.Grid | None = None
         self.counts: Tensor | None = None

@@ -13,8 +13,9 @@ import yaml
 
 from rl_twoclocks.checks import Finding, checks
 from rl_twoclocks.config import Config, ConfigError
-from rl_twoclocks.diagnostics import limits
+from rl_twoclocks.diagnostics import levels
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
+from rl_twoclocks.diagnostics.policy_shift import spanned
 
 URGENCIES = ("fine", *SEVERITIES)
 NARROW = 100
@@ -93,17 +94,19 @@ def of_run(directory: Path) -> Report:
     if not rows:
         raise ConfigError(f"{directory} has no metrics yet")
     config = stored_config(directory)
-    level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+    level = levels(config)
     recent = rows[-max(10, len(rows) // 10) :]
 
     def now(name: str) -> float | None:
         values = [row[name] for row in recent if row.get(name) is not None]
         return statistics.median(values) if values else None
 
-    ratio = now("clock/ratio_measured") or 1.0
+    versions = spanned(now("clock/ratio_measured") or 1.0, now("clock/staleness_min") or 0.0)
     dims = now("diag/action_dims") or 1.0
     found = [
-        c.finding(v) for c in checks(config, level, ratio, dims) if (v := now(c.name)) is not None
+        c.finding(v)
+        for c in checks(config, level, versions, dims)
+        if (v := now(c.name)) is not None
     ]
     if config.diagnostics.name == "off":
         found.append(
@@ -301,12 +304,12 @@ def of_window(path: Path) -> Report:
         readings |= diagnose.measure(window, ready)
     finally:
         parts.close()
-    level = limits(config.diagnostics.thresholds, config.diagnostics.limits)
-    ratio = readings["clock/ratio_measured"]
+    level = levels(config)
+    versions = spanned(readings["clock/ratio_measured"], readings["clock/staleness_min"])
     dims = readings.get("diag/action_dims", 1.0)
     found = [
         c.finding(readings[c.name])
-        for c in checks(config, level, ratio, dims)
+        for c in checks(config, level, versions, dims)
         if c.name in readings
     ]
     facts = [

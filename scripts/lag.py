@@ -17,22 +17,22 @@ episodes, at the end of the run. Varied: the objective (`--objectives`), the lag
   interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16).
 * The horizontal axis is what was measured (mean staleness, total variation), never the nominal lag.
 
-`collect` writes docs/benchmarks/lag.csv, one row per run, and a picture per task.
+`collect` writes docs/benchmarks/lag.csv, one row per run, where rows of other runs stay, and a
+picture per task. Runs that lag.csv holds are not made again.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import rows as kept
 import yaml
 from figures import lag_scores
+from training import train_all
 
 from rl_twoclocks.record import read_metrics
 
@@ -48,6 +48,7 @@ STAGES = {
 }
 MUJOCO_SEEDS = 5
 U = 2048
+RUN = ("stage", "task", "objective", "lag", "seed")
 
 
 def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
@@ -60,8 +61,9 @@ def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train everything asked for; return how many runs failed. Finished ones are skipped."""
+    """Train what lag.csv does not hold; return how many runs failed."""
     lags, seeds = STAGES[args.stage]
+    done = kept.keys(kept.read(OUT / "lag.csv"), RUN)
     jobs = []
     for seed in seeds:
         for task in args.tasks:
@@ -70,25 +72,17 @@ def run(args: argparse.Namespace) -> int:
                 continue
             jobs += [(task, o, lag, seed) for lag in args.lags or lags for o in args.objectives]
 
-    def one(job: tuple[str, str, int, int]) -> int:
-        task, objective, lag, seed = job
-        place = args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}"
-        if (place / "result.json").exists():
-            return 0
-        words = [sys.executable, *command(*job)[1:], f"run_dir={place}", "logger.display=none"]
-        words += ["diagnostics.pictures=false", "compile=true"]
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with open(place.parent / f"seed{seed}.log", "a") as log:
-            code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-        print(f"{task} {objective} lag {lag} seed {seed}: exit {code}", flush=True)
-        return code
-
-    with ThreadPoolExecutor(args.jobs) as pool:
-        return sum(code != 0 for code in pool.map(one, jobs))
+    left = [
+        (command(*job), args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}")
+        for job in jobs
+        for task, objective, lag, seed in [job]
+        if (args.stage, task, objective, str(lag), str(seed)) not in done
+    ]
+    return train_all(left, args.jobs)
 
 
 def collect(args: argparse.Namespace) -> int:
-    """Write every finished run into lag.csv, and draw the curves."""
+    """Write every finished run into lag.csv, where others stay, and draw the curves."""
     rows = []
     for path in sorted(args.runs.glob("*/*/*/seed*/result.json")):
         stage = path.parts[-5]
@@ -121,12 +115,7 @@ def collect(args: argparse.Namespace) -> int:
     if not rows:
         print(f"no finished run below {args.runs}")
         return 1
-    rows.sort(key=lambda r: (r["stage"], r["task"], r["objective"], r["lag"], r["seed"]))
-    with open(OUT / "lag.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"wrote docs/benchmarks/lag.csv ({len(rows)} rows)")
+    rows = kept.merge(OUT / "lag.csv", rows, RUN)
     for stage, task in sorted({(r["stage"], r["task"]) for r in rows}):
         _picture(stage, task, rows)
     return 0

@@ -14,19 +14,21 @@ diagnostics took. Figures are computed from these files by scripts/figures.py.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import rows as kept
 import yaml
 
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
+RUN = ("task", "clocks", "seed")
+"""What a run is known by in the CSVs."""
 POINTS = 100
 """Rows kept of every training curve."""
 
@@ -105,11 +107,10 @@ def collect(args: argparse.Namespace) -> int:
     if not returns:
         print(f"no finished run below {args.runs}")
         return 1
-    OUT.mkdir(parents=True, exist_ok=True)
-    _merge(OUT / "returns.csv", returns)
-    curves = _merge(OUT / "curves.csv", curves)
+    kept.merge(OUT / "returns.csv", returns, RUN)
+    curves = kept.merge(OUT / "curves.csv", curves, RUN)
     if healthy:
-        _merge(OUT / "healthy.csv", healthy)
+        kept.merge(OUT / "healthy.csv", healthy, RUN)
     for task in sorted({row["task"] for row in returns}):
         _picture(task, curves)
     return 0
@@ -135,29 +136,6 @@ def _watched(directory: Path, rows: list[dict], result: dict) -> dict:
 
 def _short(value: float | None) -> float | str:
     return "" if value is None else round(value, 2)
-
-
-def _merge(path: Path, rows: list[dict]) -> list[dict]:
-    """Write rows in place of the old ones of the same runs; return all, by task, clocks and seed."""
-
-    def run_of(row: dict) -> tuple[str, str, int]:
-        return row["task"], row["clocks"], int(row["seed"])
-
-    mine = {run_of(row) for row in rows}
-    if path.exists():
-        with open(path, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if run_of(row) not in mine] + rows
-    rows = sorted(rows, key=run_of)
-    _write(path, rows)
-    return rows
-
-
-def _write(path: Path, rows: list[dict]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"wrote {path.relative_to(ROOT)} ({len(rows)} rows)")
 
 
 def _series(rows: list[dict], key: str) -> list[tuple[int, float]]:

@@ -20,10 +20,11 @@ import csv
 import json
 import random
 import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import training
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "search.csv"
@@ -100,25 +101,15 @@ def found(runs: Path, clocks: str, point: int, task: str, seed: int) -> float | 
 
 def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     """Train one point, unless it is done."""
-    directory = place(runs, clocks, point, task, seed)
     if found(runs, clocks, point, task, seed) is not None:
         return 0
     frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
     words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={frames}"]
-    words += [
-        *points(clocks)[point],
-        "logger=jsonl",
-        "logger.display=none",
-        "compile=true",
-    ]
     # Only the end counts; evaluations on the way cost time and change nothing.
-    words += [f"eval.every_frames={frames}", f"run_dir={directory}"]
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with open(directory.parent / f"seed{seed}.log", "w") as log:
-        command = [sys.executable, "-m", "rl_twoclocks.train", *words]
-        code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-    print(f"{clocks} point {point} {task} seed {seed}: exit {code}", flush=True)
-    return code
+    words += [*points(clocks)[point], "logger=jsonl", f"eval.every_frames={frames}"]
+    return training.train(
+        ["python", "-m", "rl_twoclocks.train", *words], place(runs, clocks, point, task, seed)
+    )
 
 
 def score(runs: Path, clocks: str, point: int, seed: int) -> float | None:

@@ -23,14 +23,14 @@ not below that of `fifo`.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import rows as kept
+from training import train_all
 
 from rl_twoclocks.diagnostics.periodicity import strength_at
 from rl_twoclocks.record import read_metrics
@@ -39,6 +39,7 @@ ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
 SEEDS = range(301, 311)
 PERIOD, FRAMES = 25, 128_000
+RUN = ("backend", "arm", "seed")
 FIFO = ["collect.order=fifo", "collect.slots=16", "collect.max_staleness=null"]
 FIFO += [f"clocks.publish_interval={PERIOD}"]
 ARMS = {
@@ -61,22 +62,16 @@ def command(arm: str, backend: str, seed: int) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train one run at a time (each has a learner and a generator); finished ones are skipped."""
-    failed = 0
-    for seed in SEEDS:
-        for backend in args.backends:
-            for arm in args.arms:
-                place = args.runs / backend / arm / f"seed{seed}"
-                if (place / "result.json").exists():
-                    continue
-                place.parent.mkdir(parents=True, exist_ok=True)
-                words = [sys.executable, *command(arm, backend, seed)[1:], f"run_dir={place}"]
-                words += ["logger.display=none", "diagnostics.pictures=false", "compile=true"]
-                with open(place.parent / f"seed{seed}.log", "a") as log:
-                    code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-                failed += code != 0
-                print(f"{backend} {arm} seed {seed}: exit {code}", flush=True)
-    return failed
+    """Train one run at a time (each has a learner and a generator); those in spikes.csv are done."""
+    done = kept.keys(kept.read(OUT / "spikes.csv"), RUN)
+    jobs = [
+        (command(arm, backend, seed), args.runs / backend / arm / f"seed{seed}")
+        for seed in SEEDS
+        for backend in args.backends
+        for arm in args.arms
+        if (backend, arm, str(seed)) not in done
+    ]
+    return train_all(jobs, 1)
 
 
 def series(rows: list[dict]) -> np.ndarray:
@@ -86,7 +81,7 @@ def series(rows: list[dict]) -> np.ndarray:
 
 
 def collect(args: argparse.Namespace) -> int:
-    """Write every finished run into spikes.csv, and draw one run of each arm."""
+    """Write every finished run into spikes.csv, where others stay; draw one run of each arm."""
     rows, shown = [], {}
     for path in sorted(args.runs.glob("*/*/seed*/result.json")):
         backend, arm, seed = (
@@ -112,11 +107,7 @@ def collect(args: argparse.Namespace) -> int:
     if not rows:
         print(f"no finished run below {args.runs}")
         return 1
-    with open(OUT / "spikes.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"wrote docs/benchmarks/spikes.csv ({len(rows)} rows)")
+    kept.merge(OUT / "spikes.csv", rows, RUN)
     _picture(shown)
     return 0
 

@@ -144,7 +144,7 @@ def test_every_change_is_a_command_line_and_every_fine_value_lies_in_the_healthy
     task: str, clocks: str
 ) -> None:
     config = compose([f"task={task}", f"clocks={clocks}"])
-    for check in checks(config, limits("calibrated", {}), ratio=4.0, dims=6.0):
+    for check in checks(config, limits("calibrated", {}), versions=4.0, dims=6.0):
         assert check.finding(check.watch).urgency == "fine"
         assert check.healthy.startswith((">= " if check.below else "<= ") + f"{check.watch:.2g}")
         step = -0.01 if check.below else 0.01

@@ -233,7 +233,7 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     assert queue.take(9, 5, 2, "fifo", 0) == ([b"e"], 1)
     assert queue.take(1, 5, None, "near", 0) == ([], 0)
     assert {key.decode().split(":")[-1] for key in queue.server.scan_iter()} == {
-        "config", "policy", "version", "lost", "sitting",
+        "config", "policy", "version", "lost", "sent", "sitting",
     }  # fmt: skip
     assert all(0 < queue.server.ttl(key) <= 3600 for key in queue.server.scan_iter())
     queue.close()
@@ -380,6 +380,36 @@ def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
     assert generator.push(b"fresh", 3, 4, "wait")
     assert not generator.room(1)
     assert again.take(2, 3, None, "near", 0, largest=4) == ([b""], 0)
+
+
+@redis_server
+@pytest.mark.parametrize("when_full", ["wait", "drop"])
+def test_a_slice_sent_again_after_a_lost_reply_is_there_once(
+    server: Server, when_full: str
+) -> None:
+    import redis
+
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    learner, generator = (RedisQueue(server.url, "run", patience=5) for _ in range(2))
+    learner.open("{}", 0, b"")
+    generator.find()
+    assert generator.push(b"first", 0, 2, when_full)
+    script, lost = generator._push, []
+
+    def unlucky(keys: list, arguments: list) -> object:
+        reply = script(keys, arguments)
+        if not lost:
+            lost.append(reply)
+            raise redis.ConnectionError("the reply was lost")
+        return reply
+
+    generator._push = unlucky
+    assert generator.push(b"second", 0, 2, when_full)
+    assert lost == [1]
+    assert learner.take(9, 0, None, "fifo", 0) == ([b"first", b"second"], 0)
+    assert learner.readings() == (0, 0)
+    learner.close()
 
 
 @redis_server

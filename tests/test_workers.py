@@ -41,8 +41,11 @@ def children() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            # The tracker of shared memory and W&B's service outlive their users by design.
+            # These outlive their users by design: the tracker of shared memory, W&B's service, and
+            # the server that forks asynchronous workers, which bear its command line.
             words = " ".join(process.cmdline())
+            if "forkserver" in words and process.ppid() == os.getpid():
+                continue
             if process.status() != psutil.STATUS_ZOMBIE and not any(k in words for k in KEPT):
                 found.append(process)
     return found

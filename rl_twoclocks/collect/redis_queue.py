@@ -2,9 +2,10 @@
 
 Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew)
 and, under that word, `config` (JSON), `policy` and `version` (newest published), `versions` (sorted set
-of the partitions that hold slices), `slices:<version>` (one list each), `generators` (how many have
-joined), `lost` (slices that a full queue dropped). So two sittings never mix. Everything expires an hour
-after it was last touched, so that an abandoned run leaves nothing behind.
+of the partitions that hold slices), `slices:<version>` (one list each), `sent` (by generator, the number
+of its last slice), `generators` (how many have joined), `lost` (slices that a full queue dropped). So
+two sittings never mix. Everything expires an hour after it was last touched, so that an abandoned run
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ Result = TypeVar("Result")
 # Scripts run whole or not at all: a client that dies in between leaves no half-made queue.
 _PUSH = """
 if redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
+-- Sent again because the reply was lost: it is here already.
+if redis.call('HGET', KEYS[4], ARGV[7]) == ARGV[8] then return 1 end
 local waiting = 0
 local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
 for _, v in ipairs(versions) do waiting = waiting + redis.call('LLEN', ARGV[1] .. v) end
@@ -48,6 +51,8 @@ redis.call('RPUSH', ARGV[1] .. ARGV[2], ARGV[5])
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[2])
 redis.call('EXPIRE', ARGV[1] .. ARGV[2], ARGV[6])
 redis.call('EXPIRE', KEYS[1], ARGV[6])
+redis.call('HSET', KEYS[4], ARGV[7], ARGV[8])
+redis.call('EXPIRE', KEYS[4], ARGV[6])
 return 1
 """
 _TAKE = """
@@ -114,6 +119,7 @@ class RedisQueue:
             raise ConfigError(
                 f"collect.redis.url={self.url} is no address: write redis://host:port or rediss://..."
             ) from error
+        self.sender, self.sent = uuid.uuid4().hex, 0
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
 
@@ -252,6 +258,8 @@ class RedisQueue:
 
         False if the queue is full and `when_full` is wait, or if the sitting is over.
         """
-        keys = [self.prefix + key for key in ("versions", "lost", "config")]
+        keys = [self.prefix + key for key in ("versions", "lost", "config", "sent")]
+        self.sent += 1
         arguments: list[Any] = [self.prefix + "slices:", version, bound, when_full, message, LIFE]
+        arguments += [self.sender, self.sent]
         return bool(self._try(lambda: self._push(keys, arguments)))

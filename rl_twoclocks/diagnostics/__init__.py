@@ -7,7 +7,7 @@ tensors of any trainer; `rl_twoclocks.integrations` shows it for Stable-Baseline
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.first_ratio import first_ratio
 from rl_twoclocks.diagnostics.history import History
-from rl_twoclocks.diagnostics.limits import CALIBRATED, SEED, Limits, limits
+from rl_twoclocks.diagnostics.limits import CALIBRATED, SEED, Limits, levels, limits
 from rl_twoclocks.diagnostics.panel import Panel
 from rl_twoclocks.diagnostics.policy_shift import policy_shift
 from rl_twoclocks.diagnostics.value_fit import explained_variance
@@ -21,6 +21,7 @@ __all__ = [
     "Panel",
     "explained_variance",
     "first_ratio",
+    "levels",
     "limits",
     "policy_shift",
 ]

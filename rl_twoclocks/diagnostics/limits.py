@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, fields, replace
 
-from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config import Config, ConfigError
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Limits:
     drift: float = 3.0
     """KL between consecutive rollouts' states, nats."""
     kl_watch: float = 0.015
-    """KL(behaviour || current) after a round, nats per action dimension and unit of clock ratio."""
+    """KL(behaviour || current) after a round, nats per action dimension and version spanned."""
     kl_warn: float = 0.02
     """The same, warn."""
     kl_danger: float = 0.1
     """The same, danger."""
     chi_warn: float = 0.035
-    """1 / ESS - 1 after a round, per action dimension and unit of clock ratio."""
+    """1 / ESS - 1 after a round, per action dimension and version spanned."""
     chi_danger: float = 0.3
     """The same, danger."""
     clip_fraction: float = 0.15
@@ -128,3 +128,19 @@ def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
                 f"diagnostics.limits.{key}={overrides[key]}: a level is never negative"
             )
     return replace(LIMITS[thresholds], **overrides)
+
+
+def levels(config: Config) -> Limits:
+    """The set that a run's alarms use; ages that its configuration asks for are no failures.
+
+    Asynchronous slices are one version old in steady state, and a policy that is published every k
+    rounds ages by up to k - 1 more.
+    """
+    found = limits(config.diagnostics.thresholds, config.diagnostics.limits)
+    late = float(config.clocks.publish_interval)
+    overlap = 1.0 if config.collect.mode != "sync" else 0.0
+    return replace(
+        found,
+        publish_late=max(found.publish_late, late),
+        lag_watch=max(found.lag_watch, late + overlap),
+    )

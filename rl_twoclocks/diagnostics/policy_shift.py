@@ -10,6 +10,9 @@ from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.distributions import Distribution, Params
 
+OLDEST_USUAL = 4.0
+"""Versions by which data may be older than the learner without anything being wrong."""
+
 
 def effective_sample_size(log_ratio: Tensor) -> Tensor:
     """(sum w)^2 / (n sum w^2) of importance weights exp(log_ratio) [n], in (0, 1] (Kish 1965).
@@ -61,10 +64,10 @@ def policy_shift(
 def kl_alarm(history: History, limits: Limits) -> Alarm | None:
     """A policy that left its data behind within a round.
 
-    Levels are per action dimension and per unit of clock ratio: the KL of a diagonal policy is a sum
-    over dimensions, and a window of several versions holds several rounds' moves.
+    Levels are per action dimension and per version that the data spans: the KL of a diagonal policy is
+    a sum over dimensions, and data of several versions holds several rounds' moves.
     """
-    size = action_dims(history) * max(history.newest("clock/ratio_measured", 1.0), 1.0)
+    size = action_dims(history) * versions_spanned(history)
     found = _worst(
         history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
     )
@@ -85,6 +88,21 @@ def kl_alarm(history: History, limits: Limits) -> Alarm | None:
 def action_dims(history: History) -> float:
     """Dimensions of the action: 1 for choices, and where it was not said."""
     return max(history.newest("diag/action_dims", 1.0), 1.0)
+
+
+def spanned(ratio: float, age: float) -> float:
+    """Versions from the window's oldest data to the learner: clock ratio and age of the newest data.
+
+    The age counts up to `OLDEST_USUAL`: beyond it the data itself is the fault.
+    """
+    return max(ratio, 1.0) + min(age, OLDEST_USUAL)
+
+
+def versions_spanned(history: History) -> float:
+    """The same, of the newest readings."""
+    return spanned(
+        history.newest("clock/ratio_measured", 1.0), history.newest("clock/staleness_min", 0.0)
+    )
 
 
 def _worst(
@@ -109,7 +127,7 @@ def ess_level(chi_square: float, history: History) -> float:
 
 def ess_alarm(history: History, limits: Limits) -> Alarm | None:
     """Importance weights that rest on few frames."""
-    ratio = max(history.newest("clock/ratio_measured", 1.0), 1.0)
+    ratio = versions_spanned(history)
     levels: tuple[tuple[Severity, float], ...] = (
         ("danger", ess_level(limits.chi_danger * ratio, history)),
         ("warn", ess_level(limits.chi_warn * ratio, history)),

@@ -6,8 +6,11 @@ import pytest
 
 from rl_twoclocks import compose
 from rl_twoclocks.config import ConfigError
-from rl_twoclocks.diagnostics import CALIBRATED, SEED, limits
+from rl_twoclocks.diagnostics import CALIBRATED, SEED, levels, limits
+from rl_twoclocks.diagnostics.clock_signs import lag_alarm
+from rl_twoclocks.diagnostics.policy_shift import ess_alarm, kl_alarm
 from rl_twoclocks.safety import settle
+from tests.diagnostics.histories import recorded
 
 
 def test_both_sets_are_found_by_name() -> None:
@@ -84,3 +87,36 @@ def test_a_misspelt_level_on_the_command_line_is_refused_before_the_run() -> Non
     config = compose(["task=cartpole", "diagnostics.limits.kl_wrn=1"])
     with pytest.raises(ConfigError, match=r"limits\.kl_wrn is no level: did you mean kl_warn"):
         settle(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "silent", "loud"),
+    [
+        ([], 0.0, 1.0),
+        (["collect=async"], 1.0, 2.0),
+        (["clocks.publish_interval=3"], 2.0, 3.0),
+        (["collect=async", "clocks.publish_interval=3"], 3.0, 4.0),
+    ],
+)
+def test_an_age_that_was_asked_for_is_no_alarm(
+    overrides: list[str], silent: float, loud: float
+) -> None:
+    level = levels(compose(["task=pendulum", *overrides]))
+    for age, heard in ((silent, False), (loud, True)):
+        history = recorded({"clock/staleness_min": [age] * 3})
+        assert (lag_alarm(history, level) is not None) is heard
+
+
+@pytest.mark.parametrize(("age", "versions"), [(0, 1), (1, 2), (4, 5), (9, 5)])
+def test_levels_of_kl_and_ess_grow_with_the_age_of_the_data_up_to_a_bound(
+    age: float, versions: float
+) -> None:
+    def heard(kl: float, ess: float) -> set[str]:
+        readings = {"diag/kl_behaviour": kl, "diag/ess": ess, "clock/staleness_min": age}
+        history = recorded({name: [value] * 3 for name, value in readings.items()})
+        alarms = [rule(history, CALIBRATED) for rule in (kl_alarm, ess_alarm)]
+        return {alarm.name for alarm in alarms if alarm is not None}
+
+    kl, chi = CALIBRATED.kl_watch * versions, CALIBRATED.chi_warn * versions
+    assert heard(0.99 * kl, 1 / (1 + 0.99 * chi)) == set()
+    assert heard(1.01 * kl, 1 / (1 + 1.01 * chi)) == {"policy_kl", "effective_sample_size"}

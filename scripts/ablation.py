@@ -1,0 +1,149 @@
+"""What single parts of the classic preset are worth: one part changed at a time.
+
+    python scripts/ablation.py run --jobs 2 --runs runs/ablation
+    python scripts/ablation.py collect --runs runs/ablation
+
+Protocol, written down before the runs: HalfCheetah-v5 and Hopper-v5, `clocks=classic`, 300,000 frames,
+seeds 401 to 405, no interventions, evaluation deterministic, 10 episodes, at the end. `ARMS` names what
+is changed; `shipped` changes nothing. An arm is worse (better) if the 95 % stratified bootstrap interval
+of the difference of its pooled interquartile mean from that of its base lies below (above) 0, otherwise
+undecided. The base is `shipped`, and `safe clocks` for the cut segments (a window of classic is one
+rollout: there is nothing to cut). Scores are (return - random) / (that of `shipped` - random).
+
+`collect` writes docs/benchmarks/ablation.csv, one row per run, where rows of other runs stay, prints the
+table, and draws ablation.png. Runs that the CSV holds are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import rows as kept
+from figures import RANDOM_RETURNS
+from training import train_all
+
+from rl_twoclocks.aggregate import difference, interquartile_mean
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "docs" / "benchmarks"
+RUN = ("task", "arm", "seed")
+TASKS, SEEDS, FRAMES = ["halfcheetah", "hopper"], range(401, 406), 300_000
+ARMS: dict[str, list[str]] = {
+    "shipped": [],
+    "advantages once a round": ["algo.advantage_refresh=round"],
+    "reward not scaled": ["normalize.reward=none"],
+    "wider first policy": ["model.log_std_init=0.0"],
+    "narrower first policy": ["model.log_std_init=-1.0"],
+    "5 passes": ["clocks.update_epochs=5"],
+    "3 passes": ["clocks.update_epochs=3"],
+    "clip 0.1": ["algo.clip_epsilon=0.1"],
+    "AGC": ["optim=adam_agc"],
+    "safe clocks": [],
+    "safe clocks, segments cut": ["collect.split_trajs=true"],
+}
+BASES = {"safe clocks, segments cut": "safe clocks"}
+"""What an arm is compared with, where it is not `shipped`."""
+
+
+def command(task: str, arm: str, seed: int) -> list[str]:
+    """One run, as a user would type it."""
+    clocks = "safe" if arm.startswith("safe") else "classic"
+    words = [f"task={task}", f"clocks={clocks}", *ARMS[arm], f"seed={seed}"]
+    words += [f"total_frames={FRAMES}", f"eval.every_frames={FRAMES}"]
+    return ["python", "-m", "rl_twoclocks.train", *words, "interventions=off", "logger=jsonl"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train what ablation.csv does not hold; return how many runs failed."""
+    done = kept.keys(kept.read(OUT / "ablation.csv"), RUN)
+    jobs = [
+        (command(task, arm, seed), args.runs / task / arm.replace(" ", "_") / f"seed{seed}")
+        for seed in SEEDS
+        for task in TASKS
+        for arm in ARMS
+        if (task, arm, str(seed)) not in done
+    ]
+    return train_all(jobs, args.jobs)
+
+
+def collect(args: argparse.Namespace) -> int:
+    """Write every finished run into ablation.csv, where others stay; print the table and draw it."""
+    rows = []
+    for path in sorted(args.runs.glob("*/*/seed*/result.json")):
+        task, arm, seed = path.parts[-4], path.parts[-3].replace("_", " "), path.parts[-2][4:]
+        rows.append(
+            {
+                "task": task,
+                "arm": arm,
+                "seed": int(seed),
+                "return_mean": round(json.loads(path.read_text())["return_mean"], 2),
+                "command": " ".join(command(task, arm, int(seed))),
+            }
+        )
+    if not rows:
+        print(f"no finished run below {args.runs}")
+        return 1
+    _table(kept.merge(OUT / "ablation.csv", rows, RUN))
+    return 0
+
+
+def scores(rows: list[dict]) -> dict[str, dict[str, list[float]]]:
+    """Normalised scores by arm and task; 1 is the interquartile mean of `shipped`."""
+    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
+    one = {t: float(interquartile_mean(np.array(v))) for t, v in returns["shipped"].items()}
+    low = RANDOM_RETURNS
+    return {
+        arm: {t: [(x - low[t]) / (one[t] - low[t]) for x in v] for t, v in by_task.items()}
+        for arm, by_task in returns.items()
+    }
+
+
+def _table(rows: list[dict]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    found = scores(rows)
+    figure, axes = plt.subplots(figsize=(7.5, 0.42 * len(found) + 1), layout="constrained")
+    arms = [arm for arm in ARMS if arm in found and arm != "shipped"]
+    for place, arm in enumerate(reversed(arms)):
+        gap = difference(found[arm], found[BASES.get(arm, "shipped")])
+        verdict = "worse" if gap.high < 0 else "better" if gap.low > 0 else "undecided"
+        print(f"{arm}: {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}), {verdict}")
+        axes.errorbar(
+            gap.value, place, xerr=[[gap.value - gap.low], [gap.high - gap.value]],
+            fmt="o", color="tab:blue", capsize=3,
+        )  # fmt: skip
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(arms)), list(reversed(arms)))
+    axes.set(
+        xlabel="difference of the interquartile mean from its base (1: the shipped preset's score)",
+        title="HalfCheetah and Hopper, classic, 300,000 frames",
+    )
+    axes.grid(axis="x", alpha=0.25)
+    figure.savefig(OUT / "ablation.png", dpi=130)
+    plt.close(figure)
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "collect"])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "ablation")
+    args = parser.parse_args()
+    return run(args) if args.what == "run" else collect(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Rows of one CSV, made in several sittings: read, and put new ones in the place of old ones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV as text; none where the file is missing."""
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def keys(rows: Sequence[dict], columns: Sequence[str]) -> set[tuple[str, ...]]:
+    """Return what the rows are known by: the text of these columns."""
+    return {tuple(str(row[column]) for column in columns) for row in rows}
+
+
+def merge(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict]:
+    """Write `rows` in the place of those known by the same `columns`, and return all, in order.
+
+    Numbers within a key are put in order as numbers.
+    """
+    mine = keys(rows, columns)
+    kept = [row for row in read(path) if not keys([row], columns) & mine]
+
+    def order(row: dict) -> list[tuple[float, str]]:
+        words = [str(row[column]) for column in columns]
+        return [(float(w), "") if w.lstrip("-").isdigit() else (0.0, w) for w in words]
+
+    merged = sorted([*kept, *rows], key=order)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(merged)
+    print(f"wrote {path.name} ({len(merged)} rows)")
+    return merged

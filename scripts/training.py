@@ -1,0 +1,34 @@
+"""Train by the command itself, from scripts: one run, or many at a time; what is finished stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+QUIET = ["logger.display=none", "diagnostics.pictures=false", "compile=true"]
+"""What changes no number."""
+
+
+def train(command: Sequence[str], place: Path) -> int:
+    """Run a `python -m rl_twoclocks.train ...` command into a directory; return its exit code.
+
+    A finished run is left as it is, and one that was broken off goes on. Output is appended to
+    `<place>.log`.
+    """
+    if (place / "result.json").exists():
+        return 0
+    place.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, *command[1:], f"run_dir={place}", *QUIET]
+    with open(place.parent / f"{place.name}.log", "a") as log:
+        code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
+    print(f"{place.parent.name} {place.name}: exit {code}", flush=True)
+    return code
+
+
+def train_all(jobs: Sequence[tuple[Sequence[str], Path]], at_a_time: int) -> int:
+    """Train (command, directory) pairs in order; return how many failed."""
+    with ThreadPoolExecutor(at_a_time) as pool:
+        return sum(code != 0 for code in pool.map(lambda job: train(*job), jobs))
