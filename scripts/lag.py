@@ -15,6 +15,7 @@ episodes, at the end of the run. Varied: the objective (`--objectives`), the lag
 * Score: (return - random) / (best - random), `best` being the interquartile mean at lag 0 of the
   objective that is best there, on the same task and stage. An objective holds at a lag if the
   interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16).
+* A run that ends because a loss is not finite counts with the return of a random policy: score 0.
 * The horizontal axis is what was measured (mean staleness, total variation), never the nominal lag.
 
 `collect` writes docs/benchmarks/lag.csv, one row per run, where rows of other runs stay, and a
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import rows as kept
 import yaml
-from figures import lag_scores
+from figures import RANDOM_RETURNS, lag_scores
 from training import train_all
 
 from rl_twoclocks.record import read_metrics
@@ -84,13 +85,18 @@ def run(args: argparse.Namespace) -> int:
 def collect(args: argparse.Namespace) -> int:
     """Write every finished run into lag.csv, where others stay, and draw the curves."""
     rows = []
-    for path in sorted(args.runs.glob("*/*/*/seed*/result.json")):
-        stage = path.parts[-5]
-        result = json.loads(path.read_text())
-        config = yaml.safe_load((path.parent / "config.yaml").read_text())
-        metrics = read_metrics(path.parent / "metrics.jsonl")
+    for place in sorted(args.runs.glob("*/*/*/seed*/")):
+        finished, error = place / "result.json", place / "error.txt"
+        diverged = error.exists() and "not finite" in error.read_text()
+        if not finished.exists() and not diverged:
+            continue
+        stage, objective = place.parts[-4], place.parts[-2].rsplit("-", 1)[0]
+        config = yaml.safe_load((place / "config.yaml").read_text())
+        metrics = read_metrics(place / "metrics.jsonl")
         task, lag = config["task"]["name"], config["clocks"]["lag"]
-        objective = path.parts[-3].rsplit("-", 1)[0]
+        found = RANDOM_RETURNS[task]
+        if finished.exists():
+            found = json.loads(finished.read_text())["return_mean"]
         # The first rounds after the queue has filled are less old than what is examined.
         steady = metrics[lag:] or metrics
 
@@ -105,7 +111,8 @@ def collect(args: argparse.Namespace) -> int:
                 "lag": lag,
                 "seed": config["seed"],
                 "frames": config["total_frames"],
-                "return_mean": round(result["return_mean"], 2),
+                "return_mean": round(found, 2),
+                "ended": "finished" if finished.exists() else "diverged",
                 "staleness": round(mean("clock/staleness_mean"), 3),
                 "total_variation": round(mean("diag/total_variation"), 5),
                 "ess": round(mean("train/ess"), 4),
