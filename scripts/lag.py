@@ -8,7 +8,10 @@ rollout waits `lag` rounds in a queue (`clocks.lag`), and the frames that fill t
 the budget, so that all arms learn for as many rounds; no interventions; evaluation is deterministic, 10
 episodes, at the end of the run. Varied: the objective (`--objectives`), the lag, the task, the seed.
 
-* Screen: all objectives at lag 0, 2, 8 and 16, three seeds (201 to 203).
+* Screen: all presets at lag 0, 2, 8 and 16, three seeds (201 to 203).
+* Parts: each of what the presets are made of, alone, at lag 8, same seeds: V-trace advantages (`align`),
+  the total-variation filter (`filter`) and the ESS-scaled step (`ess`), all clipped around the
+  behaviour policy; the proximal centre alone is `decoupled`, score centring alone `centred`.
 * Final: `clipped`, `twoclocks` and the three best of the screen, at lag 0, 1, 2, 4, 8, 16 and 32, ten
   seeds (211 to 220) on small tasks, five on MuJoCo. Best means the largest mean score over tasks and
   lags 2, 8 and 16 of the screen.
@@ -39,9 +42,12 @@ from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
-OBJECTIVES = [
-    "clipped", "decoupled", "geppo", "vtrace", "vaco", "centred", "spo", "twoclocks",
-]  # fmt: skip
+PRESETS = ["clipped", "decoupled", "geppo", "vtrace", "vaco", "centred", "spo", "twoclocks"]
+OBJECTIVES = {name: [f"algo={name}"] for name in PRESETS} | {
+    "align": ["algo=clipped", "algo.advantage=vtrace"],
+    "filter": ["algo=vaco", "algo.advantage=gae"],
+    "ess": ["algo=clipped", "algo.ess_base=1.0"],
+}
 FRAMES = {"cartpole": 150_000, "acrobot": 150_000, "halfcheetah": 300_000, "hopper": 300_000}
 STAGES = {
     "screen": ([0, 2, 8, 16], range(201, 204)),
@@ -54,7 +60,7 @@ RUN = ("stage", "task", "objective", "lag", "seed")
 
 def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
     """One run, as a user would type it."""
-    words = [f"task={task}", "clocks=classic", f"algo={objective}", f"clocks.lag={lag}"]
+    words = [f"task={task}", "clocks=classic", *OBJECTIVES[objective], f"clocks.lag={lag}"]
     # As many rounds of learning for all: what fills the queue comes on top.
     frames = FRAMES[task] + lag * U
     words += [f"seed={seed}", f"total_frames={frames}", f"eval.every_frames={frames}"]
@@ -175,7 +181,7 @@ def main() -> int:
     parser.add_argument("what", choices=["run", "collect"])
     parser.add_argument("--stage", choices=list(STAGES), default="screen")
     parser.add_argument("--tasks", nargs="+", choices=list(FRAMES), default=["cartpole", "acrobot"])
-    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=PRESETS)
     parser.add_argument("--lags", nargs="+", type=int, help="only these")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "lag")
