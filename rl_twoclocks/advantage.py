@@ -109,14 +109,17 @@ def estimate(
     log_ratio: Tensor | None = None,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
+    value: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Advantages, targets and values [N, T] of a window with scaled `reward` and normalised states.
 
     Keys read: `observation`, `next_observation`, `reward`, `terminated`, `done`, all [N, T, ...].
-    With `log_ratio` [N, T] by `vtrace`, else by `gae`.
+    With `log_ratio` [N, T] by `vtrace`, else by `gae`. `value` [N, T] is that of the critic, if it is
+    known already.
     """
     done, reward, terminated = (segments[key] for key in ("done", "reward", "terminated"))
-    value = critic(segments["observation"])
+    if value is None:
+        value = critic(segments["observation"])
     following = next_values(value, done, segments["next_observation"], critic)
     data = (value, following, reward, terminated, done)
     if log_ratio is None:

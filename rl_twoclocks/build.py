@@ -128,20 +128,29 @@ def build(config: Config, derived: Derived) -> Parts:
     device = find_device(config.device)
     collect_device = find_device(config.collect.device)
     # Where others collect, one environment is enough to know the spaces.
-    n = config.num_envs if config.collect.mode == "sync" else 1
-    env = make_env(config.task, config.collect, n, env_seeds(config.seed, "environment", n))
+    here = config.collect.mode == "sync"
+    n = config.num_envs if here else 1
+    seeds = env_seeds(config.seed, "environment", n)
+    env = make_env(config.task, config.collect, n, seeds, columns(config) if here else 0)
+    if env.image != bool(config.model.convolutions) or (env.image and config.normalize.observation):
+        env.close()
+        raise ConfigError(
+            f"observations are {'' if env.image else 'no '}images of bytes "
+            f"{list(env.observation_shape)}: write model={'cnn' if env.image else 'mlp'}"
+            + (" normalize.observation=false" if env.image else "")
+        )
     if config.eval.enabled and config.eval.changed:
         # Conditions that cannot be had are found out now, not at the first evaluation.
         changed = under_changed_conditions(config)
         make_env(changed.task, CollectConfig(), 1, env_seeds(config.seed, "check", 1)).close()
-    shape = env.observation_spec["observation"].shape[1:]
+    shape = env.observation_shape
     model = ActorCritic(shape, env.action_spec, config.model, generator(config.seed, "weights"))
     flat = FlatParameters(model.to(device))
     normalizer = Normalizer(tuple(shape), config.num_envs, config.algo.gamma, config.normalize)
     noise = generator(config.seed, "policy", collect_device)
     action_map = ActionMap(env.action_spec, config.model.squash, collect_device)
     behaviour = BehaviourPolicy(
-        model, action_map, normalizer, config.num_envs, noise, collect_device
+        model, action_map, normalizer, config.num_envs, noise, collect_device, env.frames
     )
     update = Update(
         flat,
@@ -160,7 +169,7 @@ def build(config: Config, derived: Derived) -> Parts:
         flat=flat,
         normalizer=normalizer,
         behaviour=behaviour,
-        learner=Learner(config, flat, update, normalizer, order),
+        learner=Learner(config, flat, update, normalizer, order, env.frames),
         window=Window(config.clocks.batch_size, config.num_envs),
         episodes=Episodes(config.num_envs),
         clocks=Clocks(),
@@ -170,6 +179,13 @@ def build(config: Config, derived: Derived) -> Parts:
         delay=Delay(clocks.lag if clocks.lag_mode == "queue" else 0),
         ring=Ring(clocks.lag + 1, ring_seed) if clocks.lag_mode == "ring" else None,
     )
+
+
+def columns(config: Config) -> int:
+    """Decisions per environment that wait or are learnt from at one time."""
+    clocks = config.clocks
+    waiting = clocks.lag * clocks.update_frequency if clocks.lag_mode == "queue" else 0
+    return (clocks.batch_size + waiting) // config.num_envs
 
 
 def find_device(name: str) -> torch.device:

@@ -45,10 +45,16 @@ class TaskConfig(Group):
     """Registered gymnasium id, e.g. `HalfCheetah-v5`."""
     import_: str | None = Field(default=None, alias="import")
     """Python module to import first, for environments that register themselves on import."""
+    game: str | None = None
+    """Atari: the game, e.g. `pong` or `space_invaders`; null for all else."""
     kwargs: dict[str, Any] = Field(default={})
     """Keyword arguments of `gymnasium.make`."""
+    eval_kwargs: dict[str, Any] = Field(default={})
+    """Those that differ in evaluations and videos, e.g. whole games where training ends with a life."""
     frame_skip: int = Field(default=1, ge=1)
-    """Simulator frames per agent decision; counts `simulator_frames`, does not change the task."""
+    """Simulator frames per agent decision; counts `simulator_frames`, and changes Atari alone."""
+    frame_stack: int = Field(default=1, ge=1)
+    """Newest images [height, width] that make one observation; 1: each by itself."""
     max_episode_steps: int | None = Field(default=None, ge=1)
     """Time limit in decisions; null keeps the task's own."""
 
@@ -178,8 +184,11 @@ class ModelConfig(Group):
 
     name: str = "mlp"
     """Preset name, used for the run directory."""
+    convolutions: list[list[int]] = Field(default=[])
+    """Channels, kernel and stride of every convolution, for images of bytes. Actor and critic then
+    share all but their last layers. Empty: no images."""
     hidden: list[int] = Field(default=[64, 64])
-    """Units per hidden layer, for the actor and the critic each."""
+    """Units per hidden layer, for the actor and the critic each (shared after convolutions)."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Nonlinearity of the hidden layers."""
     squash: Literal["tanh", "clip"] = "tanh"
@@ -199,9 +208,9 @@ class NormalizeConfig(Group):
     """Normalised observations are cut to plus or minus this many deviations."""
     calibrate: bool = True
     """Take no step on the first rollout: it only estimates the statistics, and leaves the window."""
-    reward: Literal["return", "constant", "none"] = "return"
+    reward: Literal["return", "constant", "sign", "none"] = "return"
     """return: divide by the running deviation of the discounted return; constant: times
-    `reward_scale`; none. Reported returns are never scaled."""
+    `reward_scale`; sign: -1, 0 or 1; none. Reported returns are never scaled."""
     reward_scale: float = Field(default=0.1, gt=0)
     """Factor of mode constant."""
     reward_clip: float = Field(default=10.0, gt=0)

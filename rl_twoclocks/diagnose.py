@@ -37,6 +37,8 @@ GRADIENTS = 16
 """Minibatch gradients in the covariance."""
 SHORTEST = 8
 """Decisions per environment from which it can be said whether it stands still."""
+IMAGES = 256
+"""Frames of a window of images whose policy is looked at; all would take as long as a pass."""
 MAPS = 64
 """Entropy maps kept over a run, for the picture."""
 
@@ -108,13 +110,14 @@ class Diagnose:
         return self._data(window, ready) | self._policy(ready) | self._costly(ready)
 
     def _policy(self, ready: Round) -> dict[str, float]:
-        model, flat = self.parts.model, ready.flat
+        model = self.parts.model
+        flat, behaviour = self._some(ready)
         dist = model.distribution
         current = model.policy(flat["observation"])
         log_ratio = dist.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
-        readings = policy_shift(dist, ready.behaviour, current, log_ratio)
+        readings = policy_shift(dist, behaviour, current, log_ratio)
         readings |= score.score_readings(
-            dist, ready.behaviour, current, flat["action"], flat["advantage"], log_ratio
+            dist, behaviour, current, flat["action"], flat["advantage"], log_ratio
         )
         readings["diag/action_dims"] = float(current[0].shape[-1] if dist is Gaussian else 1)
         readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
@@ -169,10 +172,29 @@ class Diagnose:
             frames / window.numel(),
         )
 
+    def _some(self, ready: Round) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        """A round's frames as the network takes them, and the policy that acted; of images a few."""
+        if not self.parts.model.sees:
+            return ready.flat, ready.behaviour
+        frames = ready.log_ratio.numel()
+        some = torch.arange(0, frames, -(-frames // IMAGES), device=ready.log_ratio.device)
+        flat = {key: value[some] for key, value in ready.flat.items()}
+        flat["observation"] = self.parts.learner.look(flat["observation"])
+        return flat, tuple(part[some] for part in ready.behaviour)
+
+    def _places(self, window: TensorDict, ready: Round) -> tuple[Tensor, Tensor]:
+        """What states are told apart by, [n, d]: raw, and as the network takes them."""
+        if not self.parts.model.sees:
+            return window["observation"].flatten(0, 1), ready.flat["observation"]
+        # The newest image of each stack, small: what is in the others has been a newest one too.
+        newest = ready.flat["observation"][:, -1:]
+        parts = newest.split(IMAGES)
+        small = torch.cat([entropy.thumbnails(self.parts.learner.look(part)) for part in parts])
+        return small, small
+
     def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:
-        raw = window["observation"].flatten(0, 1)
+        raw, features = self._places(window, ready)
         scale = self.parts.normalizer.scale if self.config.normalize.observation else None
-        features = ready.flat["observation"]
         if self.config.diagnostics.features == "joint":
             dist = self.parts.model.distribution
             choices = None if dist is Gaussian else ready.behaviour[0].shape[-1]
@@ -201,7 +223,8 @@ class Diagnose:
         if columns >= SHORTEST:
             readings["diag/places_per_env"] = 2.0**own / n
         # Integers are grids and images, where states repeat by nature.
-        if not bool((raw[:64] == raw[:64].round()).all()):
+        grids = self.parts.model.sees or bool((raw[:64] == raw[:64].round()).all())
+        if not grids:
             readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
         if self.counts is not None and self.counts.shape == counts.shape:
             readings["diag/state_drift"] = state_drift.histogram_kl(self.counts, counts, side)
@@ -223,14 +246,15 @@ class Diagnose:
     def _costly(self, ready: Round) -> dict[str, float]:
         parts = self.parts
         readings: dict[str, float] = {}
-        observation = ready.flat["observation"]
+        observation = self._some(ready)[0]["observation"]
         if ready.log_ratio.numel() >= 3 * self.config.clocks.minibatch_size:
             with torch.enable_grad():
                 gradients = parts.learner.gradients(ready, GRADIENTS)
             gram = gradient_signs.gram_matrix(gradients)
             readings |= gradient_signs.covariance_readings(gram, self.config.clocks.minibatch_size)
-        actor = plasticity.hidden_features(parts.model.actor, observation)
-        critic = plasticity.hidden_features(parts.model.critic, observation)
+        actor = plasticity.hidden_features(parts.model.layers("actor"), observation)
+        # What both share counts once.
+        critic = [] if parts.model.sees else plasticity.hidden_features(parts.model.critic, observation)
         readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
         if actor:
             readings["diag/feature_rank"] = float(plasticity.feature_rank(actor[-1]))

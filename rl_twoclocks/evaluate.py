@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.collect import BehaviourPolicy
-from rl_twoclocks.config import Config
+from rl_twoclocks.config import Config, TaskConfig
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.seeding import env_seeds, stream_seed
@@ -91,8 +91,14 @@ def evaluate(
 
 def under_changed_conditions(config: Config) -> Config:
     """The same run with the task's keyword arguments that `eval.changed` names replaced."""
-    kwargs = config.task.kwargs | config.eval.changed
-    return config.model_copy(update={"task": config.task.model_copy(update={"kwargs": kwargs})})
+    task = config.task
+    changes = {key: getattr(task, key) | config.eval.changed for key in ("kwargs", "eval_kwargs")}
+    return config.model_copy(update={"task": task.model_copy(update=changes)})
+
+
+def for_evaluation(task: TaskConfig) -> TaskConfig:
+    """The task as it is evaluated and shown."""
+    return task.model_copy(update={"kwargs": task.kwargs | task.eval_kwargs})
 
 
 class Evaluator:
@@ -109,7 +115,7 @@ class Evaluator:
         self.seeds = env_seeds(seed, "evaluation", n)
         backend = "native" if config.collect.backend == "native" else "gymnasium"
         collect = config.collect.model_copy(update={"backend": backend, "vectorization": "sync"})
-        self.env = make_env(config.task, collect, n, self.seeds)
+        self.env = make_env(for_evaluation(config.task), collect, n, self.seeds)
         self.noise_seed = stream_seed(seed, "evaluation noise")
         noise = None if config.eval.deterministic else torch.Generator()
         self.policy = BehaviourPolicy.fresh(config, self.env, noise)

@@ -51,12 +51,13 @@ class DeployedPolicy(nn.Module):
         try:
             policy = BehaviourPolicy.fresh(config, env, None)
             space = env.backend.action_space
-            self.shape = tuple(env.observation_spec["observation"].shape[1:])
+            self.shape = tuple(env.observation_shape)
+            self.dtype = torch.uint8 if env.image else torch.float32
         finally:
             env.close()
         parameters, normalizer = learned(config, policy, saved)
         policy.publish(parameters, normalizer, 0)
-        self.actor = policy.network.actor
+        self.actor = policy.network.layers("actor")
         self.normalizes = normalizer.config.observation
         self.clip = normalizer.config.observation_clip
         self.bounded = hasattr(space, "low")
@@ -68,7 +69,7 @@ class DeployedPolicy(nn.Module):
         self.register_buffer("high", torch.as_tensor(np.array(getattr(space, "high", 0.0))))
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Actions for raw observations [n, ...] in float32."""
+        """Actions for raw observations [n, ...] in float32; images in bytes."""
         if tuple(observation.shape[1:]) != self.shape:
             raise ValueError(
                 f"observations must be [n, {', '.join(map(str, self.shape))}], "
@@ -77,7 +78,7 @@ class DeployedPolicy(nn.Module):
         x = observation
         if self.normalizes:
             x = ((x - self.shift) * self.scale).clamp(-self.clip, self.clip)
-        output = self.actor(x.flatten(1))
+        output = self.actor(x if self.dtype == torch.uint8 else x.flatten(1))
         if not self.bounded:
             return output.argmax(-1) + self.start
         raw = torch.tanh(output) if self.squash == "tanh" else output.clamp(-1, 1)
@@ -124,7 +125,11 @@ def export(command: ExportCommandConfig) -> list[Path]:
         written.append(_onnx(policy, out / f"{name}.onnx"))
     facts = {
         "checkpoint": str(path.absolute()),
-        "input": {"name": "observation", "dtype": "float32", "shape": ["n", *policy.shape]},
+        "input": {
+            "name": "observation",
+            "dtype": str(policy.dtype).removeprefix("torch."),
+            "shape": ["n", *policy.shape],
+        },
         "output": {"name": "action", **policy.output()},
         "frames": saved["clocks"]["frames"],
         "task": saved["config"]["task"]["env_id"],
@@ -139,6 +144,8 @@ def export(command: ExportCommandConfig) -> list[Path]:
 def random_observations(policy: DeployedPolicy, n: int = 64) -> Tensor:
     """Observations [n, ...] around those the policy knows, some far beyond them."""
     generator = torch.Generator().manual_seed(0)
+    if policy.dtype == torch.uint8:
+        return torch.randint(256, (n, *policy.shape), generator=generator, dtype=torch.uint8)
     noise = torch.randn(n, *policy.shape, generator=generator)
     noise[: n // 8] *= 100
     return (policy.shift + noise / policy.scale).float()

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from rl_twoclocks import advantage
 from rl_twoclocks.config import Config
+from rl_twoclocks.distributions import Params
 from rl_twoclocks.envs import NonFiniteError
+from rl_twoclocks.envs.frames import FrameStore
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.objectives import standardize
@@ -21,7 +23,10 @@ from rl_twoclocks.update import FIELDS, READINGS, Controls, Update
 
 @dataclass
 class Round:
-    """A window made ready to learn from: segments [N, T, ...] and the same frames flat [N * T]."""
+    """A window made ready to learn from: segments [N, T, ...] and the same frames flat [N * T].
+
+    Images are not normalised: they stay bytes, or numbers of them that `Learner.look` looks up.
+    """
 
     segments: TensorDict
     """Normalised observations, scaled rewards, ends; what advantages are computed from."""
@@ -42,6 +47,8 @@ class Round:
 
 BY_PASS = ("kl", "clip_fraction", "ess", "max_ratio", "loss_critic")
 """Readings that are kept by pass."""
+IMAGES = 256
+"""Images that a network looks at in one call: its activations are many times their size."""
 
 
 class Learner:
@@ -54,8 +61,12 @@ class Learner:
         update: Update,
         normalizer: Normalizer,
         generator: torch.Generator,
+        frames: FrameStore | None = None,
     ) -> None:
-        """Take the parts that learning needs; `generator` shuffles minibatches."""
+        """Take the parts that learning needs; `generator` shuffles minibatches.
+
+        `frames` holds the images whose numbers are the observations, if they are numbers.
+        """
         self.config = config
         assert isinstance(flat.module, ActorCritic)
         self.model = flat.module
@@ -63,6 +74,7 @@ class Learner:
         self.normalizer = normalizer
         self.generator = generator
         self.device = flat.vector.device
+        self.frames, self._here = frames, frames.frames if frames else None
         self.by_pass: dict[str, list[float]] = {}
         """Means of the `BY_PASS` readings in each pass of the last round."""
 
@@ -70,18 +82,25 @@ class Learner:
     def prepare(self, window: TensorDict) -> Round:
         """Normalise a window [N, T] and read the proximal policy, before the round's first step."""
         window = window.to(self.device)
+        if self.frames is not None:
+            # Each frame goes to the device once, however many stacks it is part of.
+            self._here = self.frames.frames.to(self.device)
         norm, dist = self.normalizer, self.model.distribution
         segments = TensorDict(
             {
-                "observation": norm.normalize(window["observation"]).flatten(2),
-                "next_observation": norm.normalize(window["next_observation"]).flatten(2),
+                "observation": self._normalize(window["observation"]),
+                "next_observation": self._normalize(window["next_observation"]),
                 "reward": norm.scale_reward(window["reward"]),
                 "terminated": window["terminated"],
                 "done": window["terminated"] | window["truncated"] | window["cut"],
             },
             batch_size=window.batch_size,
         )
-        params = self.model.policy(segments["observation"])
+        value = None
+        if self.model.sees:
+            params, value = self._see(segments["observation"])
+        else:
+            params = self.model.policy(segments["observation"])
         proximal = dist.log_prob(params, window["action"])
         behaviour = window["behaviour_log_prob"]
         flat = {
@@ -97,8 +116,38 @@ class Learner:
             blend, mass = dist.blend(behaviour_params, proximal_params, power)
             flat |= dict(zip(self.update.fields[len(FIELDS) :], (*blend, mass), strict=True))
         ready = Round(segments, flat, proximal - behaviour, behaviour_params)
-        self._refresh(ready)
+        self._refresh(ready, value)
         return ready
+
+    def look(self, observation: Tensor) -> Tensor:
+        """What the network takes for observations of a round [n, ...]."""
+        if self.frames is None:
+            return observation
+        return self.frames.stacks(observation, self._here)
+
+    def _normalize(self, observation: Tensor) -> Tensor:
+        """What a round keeps of raw observations [N, T, ...]."""
+        if self.model.sees:
+            return observation
+        return self.normalizer.normalize(observation).flatten(2)
+
+    def _see(self, observation: Tensor) -> tuple[Params, Tensor]:
+        """Policy parameters and values [N, T, ...] of images, some at a time."""
+        shape = observation.shape[:2]
+        parts = [self.model(self.look(part)) for part in observation.flatten(0, 1).split(IMAGES)]
+        params = tuple(
+            torch.cat(part).unflatten(0, shape) for part in zip(*(p for p, _ in parts), strict=True)
+        )
+        return params, torch.cat([value for _, value in parts]).unflatten(0, shape)
+
+    def _value(self, observation: Tensor) -> Tensor:
+        """Values [...] of a round's observations [..., obs]."""
+        if not self.model.sees:
+            return self.model.value(observation)
+        dims = observation.ndim - (3 if self.frames is None else 1)
+        flat = observation.reshape(-1, *observation.shape[dims:])
+        parts = [self.model.value(self.look(part)) for part in flat.split(IMAGES)]
+        return torch.cat(parts).view(observation.shape[:dims])
 
     def learn(self, ready: Round, controls: Controls, passes: int) -> dict[str, float]:
         """Run all passes; return the means of the readings over the steps that were applied.
@@ -150,13 +199,18 @@ class Learner:
         def loss(vector: Tensor, *minibatch: Tensor) -> Tensor:
             return self.update.loss(flat.named(vector), *minibatch)[0]
 
-        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *[0] * len(batches)))
-        return each(flat.vector, *batches)
+        grad = torch.func.grad(loss)
+        if self.model.sees:
+            # All at once, their activations would not fit.
+            minibatches = zip(*batches, strict=True)
+            return torch.stack([grad(flat.vector, self.look(o), *rest) for o, *rest in minibatches])
+        return torch.func.vmap(grad, in_dims=(None, *[0] * len(batches)))(flat.vector, *batches)
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""
         size = self.config.clocks.minibatch_size
-        minibatch = (ready.flat[key][:size] for key in self.update.fields)
+        observation, *rest = (ready.flat[key][:size] for key in self.update.fields)
+        minibatch = (self.look(observation), *rest)
         loss, _ = self.update.loss(dict(model.named_parameters()), *minibatch, model=model)
         loss.backward()
         model.zero_grad()
@@ -173,21 +227,26 @@ class Learner:
         order = order.repeat(-(-count * size // frames))[: count * size]
         shuffled = [ready.flat[key][order] for key in self.update.fields]
         for start in range(0, count * size, size):
-            yield tuple(tensor[start : start + size] for tensor in shuffled)
+            observation, *rest = (tensor[start : start + size] for tensor in shuffled)
+            yield self.look(observation), *rest
 
-    def _refresh(self, ready: Round) -> Tensor:
-        """Compute advantages with the newest critic; return how far values moved, in deviations."""
+    def _refresh(self, ready: Round, value: Tensor | None = None) -> Tensor:
+        """Compute advantages with the newest critic; return how far values moved, in deviations.
+
+        `value` [N, T] is the critic's, if it is known already.
+        """
         algo = self.config.algo
         # Towards the policy of the round's start: the surrogate takes care of what passes change.
         log_ratio = ready.log_ratio if algo.advantage == "vtrace" else None
         result = advantage.estimate(
             ready.segments,
-            self.model.value,
+            self._value,
             algo.gamma,
             algo.gae_lambda,
             log_ratio,
             algo.rho_clip,
             algo.c_clip,
+            value,
         )
         estimated, target, value = (tensor.flatten() for tensor in result)
         if algo.normalize_advantage == "window":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.data import Bounded, TensorSpec
 
-from rl_twoclocks.config import ModelConfig
+from rl_twoclocks.config import ConfigError, ModelConfig
 from rl_twoclocks.distributions import Categorical, Distribution, Gaussian, Params
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -22,6 +22,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 class ActorCritic(nn.Module):
     """Separate actor and critic; observations are already normalised.
+
+    With `config.convolutions` both stand on a shared trunk, which takes images of bytes as they are.
 
     Args:
         observation_shape: shape of one observation; flattened for an MLP.
@@ -41,6 +43,10 @@ class ActorCritic(nn.Module):
         """Build and initialise both networks orthogonally."""
         super().__init__()
         inputs = math.prod(observation_shape)
+        self.trunk = nn.Sequential()
+        if config.convolutions:
+            self.trunk = _trunk(observation_shape, config, generator)
+            inputs, config = config.hidden[-1], config.model_copy(update={"hidden": []})
         self.distribution: Distribution
         if isinstance(action_spec, Bounded):
             outputs = action_spec.shape[-1]
@@ -54,7 +60,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, observation: Tensor) -> Params:
         """Distribution parameters for observations [..., obs]."""
-        return self.head(self.actor(observation))
+        return self.head(self.actor(self.trunk(observation)))
 
     def head(self, output: Tensor) -> Params:
         """Turn the actor's output [..., A] into distribution parameters."""
@@ -64,11 +70,21 @@ class ActorCritic(nn.Module):
 
     def value(self, observation: Tensor) -> Tensor:
         """State values [...] in units of scaled reward."""
-        return self.critic(observation).squeeze(-1)
+        return self.critic(self.trunk(observation)).squeeze(-1)
 
     def forward(self, observation: Tensor) -> tuple[Params, Tensor]:
         """Policy parameters and values in one call, for the fused step."""
-        return self.policy(observation), self.value(observation)
+        features = self.trunk(observation)
+        return self.head(self.actor(features)), self.critic(features).squeeze(-1)
+
+    @property
+    def sees(self) -> bool:
+        """Whether observations are images of bytes."""
+        return len(self.trunk) > 0
+
+    def layers(self, name: str) -> nn.Sequential:
+        """All layers of the `actor` or the `critic`, in order, those that both share included."""
+        return nn.Sequential(*self.trunk, *getattr(self, name))
 
     def heads(self) -> set[str]:
         """Names of the parameters that adaptive gradient clipping leaves alone."""
@@ -78,6 +94,51 @@ class ActorCritic(nn.Module):
             for name, p in self.named_parameters()
             if p.ndim < 2 or any(name.startswith(prefix) for prefix in last)
         }
+
+
+class Pixels(nn.Module):
+    """Images of bytes [n, C, H, W] or [n, H, W, C] to [n, C, H, W] in [0, 1]."""
+
+    def __init__(self, channels_last: bool) -> None:
+        super().__init__()
+        self.channels_last = channels_last
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Cast, where the images are: on the device."""
+        x = images.float() / 255
+        return x.movedim(-1, 1) if self.channels_last else x
+
+
+def _trunk(shape: torch.Size, config: ModelConfig, generator: torch.Generator) -> nn.Sequential:
+    """Convolutions and hidden layers over images of bytes (Mnih et al. 2015).
+
+    Raises:
+        ConfigError: observations are no images, or too small for these convolutions.
+    """
+    if len(shape) != 3 or not config.hidden:
+        raise ConfigError(
+            f"model={config.name} is for images of three dimensions, and observations are "
+            f"{list(shape)}: write model=mlp"
+        )
+    channels_last = shape[-1] < shape[0]
+    channels, *size = (shape[-1], *shape[:-1]) if channels_last else shape
+    layers: list[nn.Module] = [Pixels(channels_last)]
+    for width, kernel, stride in config.convolutions:
+        layers += [nn.Conv2d(channels, width, kernel, stride), _ACTIVATIONS[config.activation]()]
+        channels, size = width, [(side - kernel) // stride + 1 for side in size]
+    if min(size) < 1:
+        raise ConfigError(f"images {list(shape)} are too small for model={config.name}")
+    layers.append(nn.Flatten())
+    inputs = channels * math.prod(size)
+    for width in config.hidden:
+        layers += [nn.Linear(inputs, width), _ACTIVATIONS[config.activation]()]
+        inputs = width
+    for layer in layers:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
 
 
 def _mlp(

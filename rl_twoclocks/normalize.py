@@ -111,6 +111,8 @@ class Normalizer:
         if self.config.reward == "return":
             clip = self.config.reward_clip
             return (reward * self._reward_factor).clamp(-clip, clip)
+        if self.config.reward == "sign":
+            return reward.sign()
         return reward * self.config.reward_scale if self.config.reward == "constant" else reward
 
     def state_dict(self) -> dict:

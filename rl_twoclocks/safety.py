@@ -29,6 +29,7 @@ SAFE_TABLE = {
     "gazebo": SafeRow((512, 1024), (100, 250), 4.0, "physics step 0.001 s"),
     "inspection": SafeRow((256, 512), (50, 150), 3.5, "random rotation by up to 5 degrees"),
 }
+ATARI_FRAME_SKIP = 4
 WATCH_RATIO, DANGER_RATIO = 10.0, 50.0
 """Clock ratios from which a run is to be watched, and from which failure is expected."""
 SAFE_PASSES = 3
@@ -93,6 +94,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     _check(config)
     clocks = _check_ratio(config, notes)
     config = config.model_copy(update={"clocks": clocks})
+    config = _check_frame_skip(config, notes)
     _check_row(config, notes)
     _check_shapes(config)
     _check_workers(config)
@@ -235,6 +237,22 @@ def _enforce(config: Config, cap: float, text: str, notes: list[str]) -> ClocksC
     batch = max(batch, frequency)
     notes.append(f"{text}; enforced: B {batch} / U {frequency} = {batch / frequency:.3g}")
     return clocks.model_copy(update={"batch_size": batch, "update_frequency": frequency})
+
+
+def _check_frame_skip(config: Config, notes: list[str]) -> Config:
+    """Hold an Atari game to its row's frame skip, as `clocks.ratio.mode` says."""
+    task, mode = config.task, config.clocks.ratio.mode
+    if task.family != "atari" or task.frame_skip == ATARI_FRAME_SKIP or mode == "observe":
+        return config
+    text = f"task.frame_skip={task.frame_skip}: the atari row of the safe table asks for "
+    text += SAFE_TABLE["atari"].also
+    if mode == "error":
+        raise ConfigError(f"{text}: write task.frame_skip={ATARI_FRAME_SKIP}")
+    notes.append(f"{text}; {'enforced' if mode == 'enforce' else 'mode enforce would set it'}")
+    if mode == "warn":
+        return config
+    task = task.model_copy(update={"frame_skip": ATARI_FRAME_SKIP})
+    return config.model_copy(update={"task": task})
 
 
 def _check_row(config: Config, notes: list[str]) -> None:

@@ -67,6 +67,8 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
             "minibatch": parts.minibatch_order.get_state(),
         },
         "environments": environments,
+        # Images whose numbers the window and the environments hold.
+        "frames": parts.env.frames.state_dict() if parts.env.frames is not None else None,
         **extra,
     }
 
@@ -93,6 +95,8 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
     parts.episodes.load_state_dict(state["episodes"])
     parts.clocks.load_state_dict(state["clocks"])
     parts.behaviour.take(Published(**state["behaviour"]))
+    if parts.env.frames is not None and state.get("frames") is not None:
+        parts.env.frames.load_state_dict(state["frames"])
     if state["environments"] is not None:
         parts.env.restore(state["environments"])
     else:

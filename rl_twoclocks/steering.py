@@ -122,7 +122,7 @@ class Steering:
             self.snapshots.offer(state.learned_state(parts), version, score, sound)
 
     def _noise(self, orders: Orders) -> tuple[torch.Tensor, int] | None:
-        if not orders.noise:
+        if not orders.noise or self.parts.env.image:
             return None
         deviation = 1 / self.parts.normalizer.scale
         if not self.config.normalize.observation and self.parts.window.frames is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import BatchedEnv
+from rl_twoclocks.envs.frames import FrameStore
 from rl_twoclocks.models import ActionMap, ActorCritic, fast_mlp
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
@@ -41,6 +42,7 @@ class BehaviourPolicy(TensorDictModuleBase):
         num_envs: N.
         generator: stream of the policy noise; None acts by the mode.
         device: where this copy lives.
+        frames: where images lie whose numbers are the observations; None: these are themselves.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class BehaviourPolicy(TensorDictModuleBase):
         num_envs: int,
         generator: torch.Generator | None,
         device: torch.device | str = "cpu",
+        frames: FrameStore | None = None,
     ) -> None:
         """Copy the model to `device`; it acts as version 0 until something is published."""
         super().__init__()
@@ -66,7 +69,8 @@ class BehaviourPolicy(TensorDictModuleBase):
         self.flat = FlatParameters(own)
         # Outside the module's registry: TorchRL would otherwise look for weights to synchronise.
         object.__setattr__(self, "_model", own)
-        self._actor = fast_mlp(own.actor)
+        self._actor = fast_mlp(own.layers("actor"))
+        self._frames = frames
         self._action_map = action_map
         self.generator = generator
         self._device = torch.device(device)
@@ -80,7 +84,7 @@ class BehaviourPolicy(TensorDictModuleBase):
         cls, config: Config, env: BatchedEnv, generator: torch.Generator | None
     ) -> BehaviourPolicy:
         """A policy with initial weights for an environment, to publish trained ones to."""
-        shape = env.observation_spec["observation"].shape[1:]
+        shape = env.observation_shape
         model = ActorCritic(shape, env.action_spec, config.model, torch.Generator())
         normalizer = Normalizer(tuple(shape), 1, config.algo.gamma, config.normalize)
         action_map = ActionMap(env.action_spec, config.model.squash, "cpu")
@@ -126,10 +130,14 @@ class BehaviourPolicy(TensorDictModuleBase):
     @torch.no_grad()
     def act(self, observation: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Return environment action, raw action and distribution parameters for [N, obs]."""
+        if self._frames is not None:
+            observation = self._frames.stacks(observation)
         x = observation if self._device.type == "cpu" else observation.to(self._device)
         if self._enabled:
             x = ((x - self.shift) * self.scale).clamp_(-self._clip, self._clip)
-        params = self._model.head(self._actor(x if x.ndim == 2 else x.flatten(1)))
+        if not self._model.sees and x.ndim != 2:
+            x = x.flatten(1)
+        params = self._model.head(self._actor(x))
         if self.generator is None:
             raw = self.distribution.mode(params)
         else:

@@ -83,6 +83,11 @@ def flat_states(observation: Tensor) -> Tensor:
     return observation.reshape(observation.shape[0], -1).float()
 
 
+def thumbnails(images: Tensor) -> Tensor:
+    """Images of bytes [n, C, H, W] at a quarter of their sides, flat [n, d], in [0, 1]."""
+    return torch.nn.functional.avg_pool2d(images.float() / 255, 4).flatten(1)
+
+
 def reduce(states: Tensor) -> Tensor:
     """States [n, d] in at most `MOST` dimensions, by a fixed Gaussian projection."""
     d = states.shape[1]

@@ -11,6 +11,7 @@ import gymnasium as gym
 
 from rl_twoclocks.config import CollectConfig, ConfigError, TaskConfig
 from rl_twoclocks.envs.batched import BatchedEnv, NonFiniteError
+from rl_twoclocks.envs.frames import FrameStack
 from rl_twoclocks.envs.vector import (
     EnvpoolVector,
     GymnasiumVector,
@@ -23,9 +24,12 @@ __all__ = ["BatchedEnv", "NonFiniteError", "WorkerError", "check_task", "make_en
 
 
 def make_env(
-    task: TaskConfig, collect: CollectConfig, num_envs: int, seeds: list[int]
+    task: TaskConfig, collect: CollectConfig, num_envs: int, seeds: list[int], remember: int = 0
 ) -> BatchedEnv:
     """Make `num_envs` environments of a task as one TorchRL environment.
+
+    With `remember`, stacks of frames are given as numbers that can be looked up in `env.frames` for
+    so many decisions; without, as what they are.
 
     Raises:
         ConfigError: the id, its keyword arguments or its spaces cannot be used.
@@ -42,7 +46,16 @@ def make_env(
             backend = GymnasiumVector(env_factory(task), num_envs, collect.vectorization)
         except (TypeError, ValueError, gym.error.Error) as error:
             raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
-    return BatchedEnv(backend, seeds)
+    stack = None
+    if task.frame_stack > 1:
+        space = backend.observation_space
+        if space.dtype != "uint8" or space.shape is None or len(space.shape) != 2:
+            raise ConfigError(
+                f"task.frame_stack={task.frame_stack} needs images [height, width] of bytes, and "
+                f"{task.env_id} gives {space}: write task.frame_stack=1"
+            )
+        stack = FrameStack(num_envs, task.frame_stack, space.shape, remember)
+    return BatchedEnv(backend, seeds, stack)
 
 
 def _native(task: TaskConfig, num_envs: int) -> VectorBackend:

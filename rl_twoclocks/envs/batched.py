@@ -15,8 +15,13 @@ from torchrl.envs import EnvBase
 
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import snapshot
+from rl_twoclocks.envs.frames import FrameStack, FrameStore
 from rl_twoclocks.envs.vector import VectorBackend
 from rl_twoclocks.worlds.base import World
+
+
+SMALLEST = 36
+"""Height and width, pixels, from which the convolutions of PPO's paper leave something over."""
 
 
 class NonFiniteError(RuntimeError):
@@ -26,12 +31,17 @@ class NonFiniteError(RuntimeError):
 class BatchedEnv(EnvBase):
     """N environments as a single EnvBase, without a TensorDict per environment.
 
-    Keys: `observation` float32 [N, ...], `action` in the true bounds, `reward` [N, 1] unscaled,
-    `terminated`, `truncated`, `done` [N, 1]. `next` always holds the true next observation.
+    Keys: `observation` [N, ...] in float32 (images in bytes; see `frames`), `action` in the true
+    bounds, `reward` [N, 1] unscaled, `terminated`, `truncated`, `done` [N, 1]. `next` always holds the
+    true next observation.
     """
 
-    def __init__(self, backend: VectorBackend, seeds: list[int]) -> None:
+    def __init__(
+        self, backend: VectorBackend, seeds: list[int], stack: FrameStack | None = None
+    ) -> None:
         """Wrap a backend; `seeds` (one per environment) are used by the first reset.
+
+        With `stack` its images are stacked.
 
         Raises:
             ConfigError: a space that the networks here cannot take.
@@ -56,10 +66,16 @@ class BatchedEnv(EnvBase):
         obs_space, act_space = backend.observation_space, backend.action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ConfigError(f"observation space {obs_space} is not supported: only Box is")
-        obs_shape = obs_space.shape
-        self.observation_spec = Composite(
-            observation=Unbounded(shape=(n, *obs_shape), dtype=torch.float32), shape=(n,)
-        )
+        self.stack = stack
+        self.image = is_image(obs_space)
+        """Whether observations are images of bytes: they stay so, and the network scales them."""
+        self.observation_shape = torch.Size(stack.shape if stack else obs_space.shape)
+        """Of one observation, as a network sees it."""
+        dtype = torch.uint8 if self.image else torch.float32
+        spec = Unbounded(shape=(n, *self.observation_shape), dtype=dtype)
+        if self.frames is not None:
+            spec = Unbounded(shape=(n, self.observation_shape[0]), dtype=torch.int64)
+        self.observation_spec = Composite(observation=spec, shape=(n,))
         if isinstance(act_space, gym.spaces.Box):
             if len(act_space.shape) != 1:
                 raise ConfigError(f"action space {act_space} is not supported: only flat boxes are")
@@ -97,10 +113,15 @@ class BatchedEnv(EnvBase):
     def _reset_backend(self, mask: np.ndarray | None) -> np.ndarray:
         if self._restored is not None:
             obs, self._restored = self._restored, None
+            if self.stack is not None and self.stack.by_number:
+                self.stack.numbers = obs
             return obs
         seeds, self._seeds = self._seeds, None
-        obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
-        obs = self._noisy(_single(obs))
+        mask = None if mask is None or mask.all() else mask
+        obs = self.backend.reset(mask, seeds)
+        if self.stack is not None:
+            return self.stack.begin(obs, mask)
+        obs = self._seen(obs)
         if self._noise is not None and mask is not None and self._current is not None:
             # Those that go on keep the observation that they have been given.
             obs[~mask] = self._current.numpy()[~mask]
@@ -127,7 +148,8 @@ class BatchedEnv(EnvBase):
             action = action + self._act_start
         obs, reward, terminated, truncated = self.backend.step(action)
         # Checked as they will be used: a double beyond single precision is infinite there.
-        obs, reward = self._noisy(_single(obs)), _single(reward.reshape(-1, 1))
+        obs = self._seen(obs) if self.stack is None else self.stack.push(obs)
+        reward = _single(reward.reshape(-1, 1))
         self.decisions += 1
         self._require_finite(obs, "observation")
         self._require_finite(reward, "reward")
@@ -186,9 +208,10 @@ class BatchedEnv(EnvBase):
     def set_noise(self, noise: tuple[torch.Tensor, int] | None) -> None:
         """Add Gaussian noise to all observations from now on: deviations [...] and a seed; or none.
 
-        What is acted on, learnt from and bootstrapped stays one and the same observation.
+        What is acted on, learnt from and bootstrapped stays one and the same observation. Images take
+        no noise.
         """
-        if noise is None:
+        if noise is None or self.image:
             self._noise = None
         else:
             deviation, seed = noise
@@ -208,7 +231,15 @@ class BatchedEnv(EnvBase):
         if state is not None and self._noise is not None:
             self._noise[1].bit_generator.state = json.loads(state["stream"])
 
-    def _noisy(self, obs: np.ndarray) -> np.ndarray:
+    @property
+    def frames(self) -> FrameStore | None:
+        """Where frames lie whose numbers are the observations; None where these are themselves."""
+        return self.stack.store if self.stack is not None and self.stack.by_number else None
+
+    def _seen(self, obs: np.ndarray) -> np.ndarray:
+        if self.image:
+            return obs.copy()
+        obs = _single(obs)
         if self._noise is None:
             return obs
         deviation, stream = self._noise
@@ -281,6 +312,12 @@ class BatchedEnv(EnvBase):
         if not self.is_closed:
             self.backend.close()
             super().close(raise_if_closed=False)
+
+
+def is_image(space: gym.Space) -> bool:
+    """Whether these are images of bytes, large enough for convolutions; smaller ones are grids."""
+    sides = sorted(space.shape or ())[-2:]
+    return space.dtype == np.uint8 and len(space.shape or ()) in (2, 3) and min(sides) >= SMALLEST
 
 
 def _single(array: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_twoclocks.config import ConfigError, TaskConfig
+from rl_twoclocks.envs.atari import envpool_atari
 
 Array = np.ndarray
 
@@ -58,6 +59,8 @@ class VectorBackend(Protocol):
 def env_factory(task: TaskConfig, **extra: Any) -> Callable[[], gym.Env]:
     """Give a picklable-by-cloudpickle function that makes one environment of the task."""
     kwargs = {**task.kwargs, **extra}
+    if task.game is not None:
+        kwargs |= {"game": task.game, "frame_skip": task.frame_skip}
     if task.max_episode_steps is not None:
         kwargs["max_episode_steps"] = task.max_episode_steps
 
@@ -231,20 +234,26 @@ class EnvpoolVector:
             raise ConfigError(
                 "collect.backend=envpool needs the envpool package: pip install envpool"
             ) from None
-        if task.env_id not in envpool.list_all_envs():
-            raise ConfigError(
-                f"envpool has no environment {task.env_id!r}: use collect.backend=gymnasium"
-            )
-        kwargs = dict(task.kwargs)
+        env_id, kwargs = task.env_id, dict(task.kwargs)
+        if task.game is not None:
+            env_id, kwargs = envpool_atari(task)
+        if env_id not in envpool.list_all_envs():
+            raise ConfigError(f"envpool has no environment {env_id!r}: use collect.backend=gymnasium")
         if task.max_episode_steps is not None:
             kwargs["max_episode_steps"] = task.max_episode_steps
         self._make = lambda seed: envpool.make_gymnasium(
-            task.env_id, num_envs=num_envs, num_threads=num_threads, seed=seed, **kwargs
+            env_id, num_envs=num_envs, num_threads=num_threads, seed=seed, **kwargs
         )
+        # One frame as an image [height, width], as from other backends.
+        self._single = np.s_[:, 0] if task.game is not None else np.s_[:]
         self._seed = seed
         self.vector = self._make(seed)
         self.num_envs = num_envs
         self.observation_space = self.vector.observation_space
+        if task.game is not None:
+            _, *image = self.vector.observation_space.shape
+            self.observation_space = gym.spaces.Box(0, 255, tuple(image), np.uint8)
+        self._limit = self.vector.spec.config.max_episode_steps
         self.action_space = self.vector.action_space
         self._obs: Array | None = None
 
@@ -256,16 +265,21 @@ class EnvpoolVector:
             self._seed = seeds[0]
             self.vector = self._make(self._seed)
         if mask is None or self._obs is None:
-            self._obs = np.array(self.vector.reset()[0])
+            self._obs = np.array(self.vector.reset()[0][self._single])
         else:
             ids = np.flatnonzero(mask)
             obs, info = self.vector.reset(ids)
-            self._obs[info.get("env_id", ids)] = obs
+            self._obs[info.get("env_id", ids)] = obs[self._single]
         return self._obs
 
     def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
         """Step all environments."""
-        obs, reward, terminated, truncated, _ = self.vector.step(action)
+        obs, reward, terminated, truncated, info = self.vector.step(action)
+        obs = obs[self._single]
+        if "lives" in info:
+            # envpool calls the end of a life a truncation.
+            late = info["elapsed_step"] >= self._limit
+            terminated, truncated = terminated | (truncated & ~late), truncated & late
         # A copy: reset writes first observations of new episodes into it.
         self._obs = np.array(obs)
         return obs, reward, terminated, truncated

@@ -26,7 +26,7 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
         os.environ.setdefault("MUJOCO_GL", "egl")
     import imageio
 
-    kwargs = {**config.task.kwargs, "render_mode": "rgb_array"}
+    kwargs = {**config.task.kwargs, **config.task.eval_kwargs, "render_mode": "rgb_array"}
     task = config.task.model_copy(update={"kwargs": kwargs})
     collect = config.collect.model_copy(update={"backend": "gymnasium", "vectorization": "sync"})
     seed = config.seed if config.eval.seed is None else config.eval.seed
