@@ -254,7 +254,9 @@ class Diagnose:
             readings |= gradient_signs.covariance_readings(gram, self.config.clocks.minibatch_size)
         actor = plasticity.hidden_features(parts.model.layers("actor"), observation)
         # What both share counts once.
-        critic = [] if parts.model.sees else plasticity.hidden_features(parts.model.critic, observation)
+        critic = (
+            [] if parts.model.sees else plasticity.hidden_features(parts.model.critic, observation)
+        )
         readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
         if actor:
             readings["diag/feature_rank"] = float(plasticity.feature_rank(actor[-1]))

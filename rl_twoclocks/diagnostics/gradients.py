@@ -12,7 +12,8 @@ from rl_twoclocks.diagnostics.limits import Limits
 
 def gram_matrix(gradients: Tensor) -> Tensor:
     """Inner products [m, m] in float64 of m flat gradients [m, d]."""
-    return gradients.double() @ gradients.double().T
+    wide = gradients.double()
+    return wide @ wide.T
 
 
 def covariance_readings(gram: Tensor, minibatch_size: int) -> dict[str, float]:

@@ -106,7 +106,7 @@ class Atari(gym.Env):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Repeat an action for `frame_skip` frames; the reward is the raw score."""
         reward, lost = self._repeat(self.actions[int(action)])
-        if lost and not self.episodic_life and not self._ended():
+        if lost and self._fires and not self.episodic_life and not self._ended():
             reward += self._begin_life()
         terminated = self.ale.game_over(with_truncation=False)
         truncated = self.ale.game_truncated()

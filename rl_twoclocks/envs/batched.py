@@ -20,10 +20,6 @@ from rl_twoclocks.envs.vector import VectorBackend
 from rl_twoclocks.worlds.base import World
 
 
-SMALLEST = 36
-"""Height and width, pixels, from which the convolutions of PPO's paper leave something over."""
-
-
 class NonFiniteError(RuntimeError):
     """An observation, reward, loss or gradient is NaN or infinite."""
 
@@ -312,6 +308,10 @@ class BatchedEnv(EnvBase):
         if not self.is_closed:
             self.backend.close()
             super().close(raise_if_closed=False)
+
+
+SMALLEST = 36
+"""Height and width, pixels, from which the convolutions of PPO's paper leave something over."""
 
 
 def is_image(space: gym.Space) -> bool:

@@ -33,7 +33,7 @@ class FrameStore:
         return numbers
 
     def stacks(self, numbers: Tensor, frames: Tensor | None = None) -> Tensor:
-        """Frames [..., H, W] by number [...], e.g. stacks [n, 4, H, W]; from a copy on a device if given.
+        """Frames [..., H, W] by number [...]: for numbers [n, 4] stacks; from a copy if `frames` is one.
 
         Raises:
             RuntimeError: one of them has been overwritten.

@@ -238,7 +238,9 @@ class EnvpoolVector:
         if task.game is not None:
             env_id, kwargs = envpool_atari(task)
         if env_id not in envpool.list_all_envs():
-            raise ConfigError(f"envpool has no environment {env_id!r}: use collect.backend=gymnasium")
+            raise ConfigError(
+                f"envpool has no environment {env_id!r}: use collect.backend=gymnasium"
+            )
         if task.max_episode_steps is not None:
             kwargs["max_episode_steps"] = task.max_episode_steps
         self._make = lambda seed: envpool.make_gymnasium(

@@ -1,0 +1,76 @@
+"""The ring of frames: what is looked up is what was put in, as long as it is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rl_twoclocks.envs.frames import FrameStack, FrameStore
+
+
+def frame(value: int, n: int = 1) -> np.ndarray:
+    return np.full((n, 2, 3), value, dtype=np.uint8)
+
+
+def test_a_new_episode_is_filled_with_its_first_frame() -> None:
+    stack = FrameStack(2, 3, (2, 3))
+    frames = [np.concatenate([frame(10 + t), frame(20 + t)]) for t in range(4)]
+    shown = [stack.begin(frames[0], None), *(stack.push(f) for f in frames[1:3])]
+    # The second environment begins an episode; the first goes on.
+    shown += [stack.begin(frames[3], np.array([False, True])), stack.push(frames[1])]
+    values = [[list(env[:, 0, 0]) for env in s] for s in shown]
+    assert values == [
+        [[10, 10, 10], [20, 20, 20]],
+        [[10, 10, 11], [20, 20, 21]],
+        [[10, 11, 12], [20, 21, 22]],
+        [[10, 11, 12], [23, 23, 23]],
+        [[11, 12, 11], [23, 23, 21]],
+    ]
+
+
+def test_stacks_by_number_are_the_stacks_themselves() -> None:
+    rng = np.random.default_rng(0)
+    dense, numbered = FrameStack(3, 4, (2, 3)), FrameStack(3, 4, (2, 3), remember=50)
+    seen = []
+    for t in range(50):
+        images = rng.integers(256, size=(3, 2, 3), dtype=np.uint8)
+        mask = rng.random(3) < 0.3
+        if t == 0 or mask.any():
+            pair = [s.begin(images, None if t == 0 else mask) for s in (dense, numbered)]
+        else:
+            pair = [s.push(images) for s in (dense, numbered)]
+        seen.append(pair)
+    for stack, numbers in seen:
+        assert np.array_equal(stack, numbered.store.stacks(torch.from_numpy(numbers)).numpy())
+
+
+def test_the_ring_holds_what_it_promises_even_where_every_decision_ends_an_episode() -> None:
+    stack = FrameStack(2, 4, (2, 3), remember=10)
+    everywhere = np.ones(2, bool)
+    numbers = [stack.begin(frame(0, 2), None)]
+    for t in range(1, 10):
+        stack.push(frame(100 + t, 2))
+        numbers.append(stack.begin(frame(t, 2), everywhere))
+    first = stack.store.stacks(torch.from_numpy(numbers[0]))
+    assert bool((first == 0).all())
+
+
+def test_a_frame_that_is_gone_is_not_replaced_by_another() -> None:
+    store = FrameStore(4, 2, 3)
+    old = torch.from_numpy(store.add(frame(1)))
+    store.add(frame(2, 4))
+    with pytest.raises(RuntimeError, match="overwritten"):
+        store.stacks(old)
+
+
+@pytest.mark.parametrize("size", [5, 8, 13])
+def test_a_saved_ring_is_read_into_one_of_any_size(size: int) -> None:
+    store = FrameStore(8, 2, 3)
+    for value in range(11):
+        store.add(frame(value))
+    other = FrameStore(size, 2, 3)
+    other.load_state_dict(store.state_dict())
+    newest = torch.arange(11 - min(size, 8), 11)
+    assert other.stacks(newest)[:, 0, 0].tolist() == newest.tolist()
+    assert other.add(frame(11)).tolist() == [11]
