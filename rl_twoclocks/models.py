@@ -115,7 +115,9 @@ def _trunk(shape: torch.Size, config: ModelConfig, generator: torch.Generator) -
     Raises:
         ConfigError: observations are no images, or too small for these convolutions.
     """
-    if len(shape) != 3 or not config.hidden:
+    if not config.hidden:
+        raise ConfigError("model.convolutions needs a layer in model.hidden, e.g. [512]")
+    if len(shape) != 3:
         raise ConfigError(
             f"model={config.name} is for images of three dimensions, and observations are "
             f"{list(shape)}: write model=mlp"
