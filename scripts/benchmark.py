@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import importlib
 import importlib.metadata
 import json
 import os
@@ -47,6 +48,7 @@ PACKAGES = (
     "mujoco",
     "envpool",
     "stable-baselines3",
+    "ale-py",
 )
 MEASURED = (
     "collect_fps",
@@ -56,30 +58,53 @@ MEASURED = (
     "outside_seconds",
     "cpu_share",
 )
-COLUMNS = ("contender", "repeat", "rounds", *MEASURED, "cpu", "versions", "command")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """What is compared with what; `scripts/atari_speed.py` has another one."""
+
+    script: Path
+    """File that was started; its directory has the module `peers`."""
+    peers: str = "benchmark_peers"
+    """Module with `CONTENDERS`: by name, what measures one, given rounds and warm-up."""
+    names: tuple[str, ...] = CONTENDER_NAMES
+    measured: tuple[str, ...] = MEASURED
+    out: Path = Path("docs/benchmarks/speed.csv")
+    frames: int = 2048
+    """Of a round."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the CSV file."""
+        return ("contender", "repeat", "rounds", *self.measured, "cpu", "versions", "command")
+
+
+CONTROL = Protocol(Path(__file__).resolve())
+
+
+def parse_args(argv: list[str] | None = None, protocol: Protocol = CONTROL) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Measure the speed of PPO trainers side by side on one thread of one core.",
-        epilog="contenders: " + ", ".join(CONTENDER_NAMES),
+        epilog="contenders: " + ", ".join(protocol.names),
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
     add("--repeats", type=int, default=5, help="fresh processes per contender")
-    add("--rounds", type=int, default=20, help="measured rounds of 2,048 frames per process")
+    rounds = f"measured rounds of {protocol.frames:,} frames per process"
+    add("--rounds", type=int, default=20, help=rounds)
     add("--warmup", type=int, default=5, help="rounds before them that are not measured")
-    add("--contenders", default=",".join(CONTENDER_NAMES), help="names, separated by commas")
-    add("--out", type=Path, default=Path("docs/benchmarks/speed.csv"), help="CSV to (over)write")
+    add("--contenders", default=",".join(protocol.names), help="names, separated by commas")
+    add("--out", type=Path, default=protocol.out, help="CSV to (over)write")
     add("--core", type=int, default=None, help="core to pin to; none: the last one allowed")
     add("--timeout", type=float, default=1800.0, help="seconds after which a process is given up")
     add("--contender", default=None, help="run this one here, once, instead of starting processes")
     add("--json", type=Path, default=None, help="with --contender: file for its row")
     args = parser.parse_args(argv)
     args.contenders = [name for name in args.contenders.split(",") if name]
-    unknown = {*args.contenders, args.contender or CONTENDER_NAMES[0]} - {*CONTENDER_NAMES}
+    unknown = {*args.contenders, args.contender or protocol.names[0]} - {*protocol.names}
     if unknown:
         parser.error(f"unknown contender {', '.join(sorted(unknown))}; {parser.epilog}")
     if min(args.repeats, args.rounds) < 1 or args.warmup < 0:
@@ -87,7 +112,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def run_contender(args: argparse.Namespace) -> dict[str, object]:
+def run_contender(args: argparse.Namespace, protocol: Protocol = CONTROL) -> dict[str, object]:
     """Run one contender in this process, on one thread of one core; return its measured columns."""
     core = max(os.sched_getaffinity(0)) if args.core is None else args.core
     os.sched_setaffinity(0, {core})
@@ -96,9 +121,8 @@ def run_contender(args: argparse.Namespace) -> dict[str, object]:
     import torch
 
     torch.set_num_threads(1)
-    from benchmark_peers import CONTENDERS
-
-    row = dataclasses.asdict(CONTENDERS[args.contender](args.rounds, args.warmup))
+    contenders = importlib.import_module(protocol.peers).CONTENDERS
+    row = dataclasses.asdict(contenders[args.contender](args.rounds, args.warmup))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     row["peak_rss_mb"] = usage.ru_maxrss / 1024  # KiB on Linux
     # Processor time per wall time, with children (the compiler): well below 1, the core was shared
@@ -107,13 +131,15 @@ def run_contender(args: argparse.Namespace) -> dict[str, object]:
     return row
 
 
-def start_contender(name: str, args: argparse.Namespace) -> dict[str, object] | None:
+def start_contender(
+    name: str, args: argparse.Namespace, protocol: Protocol = CONTROL
+) -> dict[str, object] | None:
     """Run one contender in a fresh interpreter; return None, with a printed reason, if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "row.json"
         command = [
             sys.executable,
-            str(Path(__file__).resolve()),
+            str(protocol.script),
             "--contender",
             name,
             "--json",
@@ -175,11 +201,11 @@ def print_table(rows: list[dict[str, object]]) -> None:
         print(f"{contender:<22}{len(mine):>3}" + "".join(cells))
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, protocol: Protocol = CONTROL) -> int:
     """Run the benchmark; return 1 if a contender failed."""
-    args = parse_args(argv)
+    args = parse_args(argv, protocol)
     if args.contender:
-        row = run_contender(args)
+        row = run_contender(args, protocol)
         if args.json:
             args.json.write_text(json.dumps(row))
         print(json.dumps(row))
@@ -188,16 +214,16 @@ def main(argv: list[str] | None = None) -> int:
     constant = {
         "cpu": cpu_model(),
         "versions": versions(),
-        "command": shlex.join(["python", "scripts/benchmark.py", *given]),
+        "command": shlex.join(["python", f"scripts/{protocol.script.name}", *given]),
     }
     rows, failures = [], 0
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(stream, protocol.columns, lineterminator="\n")
         writer.writeheader()
         for repeat in range(1, args.repeats + 1):
             for name in args.contenders:
-                row = start_contender(name, args)
+                row = start_contender(name, args, protocol)
                 if row is None:
                     failures += 1
                     continue
@@ -205,7 +231,7 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append({"contender": name, "repeat": repeat, **row, **constant})
                 writer.writerow(rows[-1])
                 stream.flush()  # a killed benchmark keeps what it measured
-                shown = ", ".join(f"{column} {row[column]}" for column in MEASURED)
+                shown = ", ".join(f"{column} {row[column]}" for column in protocol.measured)
                 print(f"repeat {repeat} {name}: {shown}", flush=True)
     print_table(rows)
     return 1 if failures else 0

@@ -34,7 +34,7 @@ class Row:
     collect_fps: float
     """Frames per second of collecting alone, median over rounds."""
     update_seconds: float
-    """Seconds of all passes over 2,048 frames, median over rounds."""
+    """Seconds of all passes over the frames of a round, median over rounds."""
     e2e_fps: float
     """Frames per second of wall time, from the first measured round to the end of the last."""
     outside_seconds: float
@@ -51,13 +51,16 @@ class Round:
     wall: float
 
 
-def summarize(rounds: list[Round], warmup_frames: int, total_seconds: float) -> Row:
+def summarize(
+    rounds: list[Round], warmup_frames: int, total_seconds: float, frames: int = FRAMES_PER_BATCH
+) -> Row:
     """Reduce the rounds after warm-up to one row.
 
     Args:
         rounds: All rounds in order, warm-up included.
         warmup_frames: Rounds that end within the first `warmup_frames` frames are left out.
         total_seconds: Wall time of the whole call.
+        frames: Of a round whose update is told; rounds of another size are scaled to it.
 
     Raises:
         ValueError: If no round is left after warm-up.
@@ -72,7 +75,7 @@ def summarize(rounds: list[Round], warmup_frames: int, total_seconds: float) -> 
     return Row(
         rounds=len(measured),
         collect_fps=statistics.median(r.frames / r.collect for r in measured),
-        update_seconds=statistics.median(r.update * FRAMES_PER_BATCH / r.frames for r in measured),
+        update_seconds=statistics.median(r.update * frames / r.frames for r in measured),
         e2e_fps=sum(r.frames for r in measured) / sum(r.wall for r in measured),
         outside_seconds=total_seconds - sum(r.wall for r in rounds),
     )
@@ -81,7 +84,8 @@ def summarize(rounds: list[Round], warmup_frames: int, total_seconds: float) -> 
 class Stopwatch:
     """Time rounds of collecting and updating; a round ends where the next one begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, frames: int = FRAMES_PER_BATCH) -> None:
+        self.frames = frames
         self.born = time.perf_counter()
         self.starts: list[float] = []
         self.collect: list[float] = []
@@ -105,7 +109,7 @@ class Stopwatch:
         """Close the last round now and return all of them."""
         ends = [*self.starts[1:], time.perf_counter()]
         return [
-            Round(FRAMES_PER_BATCH, collect, update, end - start)
+            Round(self.frames, collect, update, end - start)
             for collect, update, start, end in zip(
                 self.collect, self.update, self.starts, ends, strict=True
             )
@@ -323,15 +327,20 @@ def run_ours(overrides: list[str], rounds: int, warmup: int) -> Row:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         run_dir = Path(folder) / "run"
         rl_twoclocks.train(rl_twoclocks.compose([*base, f"run_dir={run_dir}", *overrides]))
-        text = (run_dir / "metrics.jsonl").read_text()
+        timed = recorded_rounds(run_dir / "metrics.jsonl")
+    return summarize(timed, warmup * FRAMES_PER_BATCH, time.perf_counter() - born)
+
+
+def recorded_rounds(metrics: Path) -> list[Round]:
+    """Read the rounds' times out of a run's metrics."""
     timed, frames_before, wall_before = [], 0, 0.0
-    for record in map(json.loads, text.splitlines()):
+    for record in map(json.loads, metrics.read_text().splitlines()):
         frames = int(record["frames"])  # counted from the start of the run
         collect, update = record["time/collect_seconds"], record["time/update_seconds"]
         wall = record["time/wall_seconds"]
         timed.append(Round(frames - frames_before, collect, update, wall - wall_before))
         frames_before, wall_before = frames, wall
-    return summarize(timed, warmup * FRAMES_PER_BATCH, time.perf_counter() - born)
+    return timed
 
 
 # The default configuration, W&B (offline here) included. It evaluates 10 episodes and saves once per

@@ -113,8 +113,7 @@ class BatchedEnv(EnvBase):
                 self.stack.numbers = obs
             return obs
         seeds, self._seeds = self._seeds, None
-        mask = None if mask is None or mask.all() else mask
-        obs = self.backend.reset(mask, seeds)
+        obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
         if self.stack is not None:
             return self.stack.begin(obs, mask)
         obs = self._seen(obs)

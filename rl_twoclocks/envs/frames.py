@@ -7,6 +7,7 @@ in one ring, and a stack is gathered when a network looks at it.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,44 @@ import torch
 from torch import Tensor
 
 LOST = "frames of this window have been overwritten: the ring of frames is too small for it"
+SLACK = 1.0625
+"""Room for the last frames of episodes, beside one frame a decision; the ring grows where it must."""
 
 
 class FrameStore:
-    """A ring of frames [H, W] in bytes; the newest `capacity` of them can be looked at by number."""
+    """A ring of frames [H, W] in bytes, which can be looked at by number.
 
-    def __init__(self, capacity: int, height: int, width: int) -> None:
+    Args:
+        decisions: the newest for which all frames are kept.
+        num_envs: frames of a decision, without those that begin or end an episode.
+        height: of a frame.
+        width: of a frame.
+    """
+
+    def __init__(self, decisions: int, num_envs: int, height: int, width: int) -> None:
         """Start empty."""
+        capacity = int(SLACK * num_envs * (decisions + 1)) + 1
         self.frames = torch.zeros(capacity, height, width, dtype=torch.uint8)
-        self._array = self.frames.numpy()
         self.count = 0
+        # How many frames there were before each of the decisions that count.
+        self._marks = deque([0], maxlen=decisions)
 
-    def add(self, frames: np.ndarray) -> np.ndarray:
-        """Take frames [n, H, W] in; return their numbers, int64 [n]."""
+    def add(self, frames: np.ndarray, decides: bool) -> np.ndarray:
+        """Take frames [n, H, W] in; return their numbers, int64 [n]. `decides`: a decision led there."""
+        if decides:
+            self._marks.append(self.count)
+        live = self.count + len(frames) - self._marks[0]
+        if live > len(self.frames):
+            self._grow(int(SLACK * live) + 1)
         numbers = np.arange(self.count, self.count + len(frames))
-        self._array[numbers % len(self._array)] = frames
+        self.frames.numpy()[numbers % len(self.frames)] = frames
         self.count += len(frames)
         return numbers
+
+    def _grow(self, capacity: int) -> None:
+        old = {"frames": self.frames, "count": self.count, "marks": list(self._marks)}
+        self.frames = self.frames.new_zeros(capacity, *self.frames.shape[1:])
+        self.load_state_dict(old)
 
     def stacks(self, numbers: Tensor, frames: Tensor | None = None) -> Tensor:
         """Frames [..., H, W] by number [...]: for numbers [n, 4] stacks; from a copy if `frames` is one.
@@ -46,7 +68,7 @@ class FrameStore:
 
     def state_dict(self) -> dict[str, Any]:
         """All frames, and how many there have been."""
-        return {"frames": self.frames.clone(), "count": self.count}
+        return {"frames": self.frames.clone(), "count": self.count, "marks": list(self._marks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; a ring of another size takes the newest frames that it can hold."""
@@ -55,6 +77,8 @@ class FrameStore:
         numbers = torch.arange(count - kept, count)
         self.frames[numbers % len(self.frames)] = old[numbers % len(old)]
         self.count = count
+        self._marks.clear()
+        self._marks.extend(state["marks"])
 
 
 class FrameStack:
@@ -70,8 +94,7 @@ class FrameStack:
     def __init__(self, num_envs: int, size: int, image: tuple[int, ...], remember: int = 0) -> None:
         """Start with no episode."""
         self.by_number = remember > 0
-        # At most two frames a decision: the last of an episode, and the first of the next one.
-        self.store = FrameStore(2 * num_envs * (remember + size), *image)
+        self.store = FrameStore(remember + size, num_envs, *image)
         self.numbers = np.zeros((num_envs, size), dtype=np.int64)
 
     @property
@@ -83,12 +106,12 @@ class FrameStack:
         """Begin episodes where `mask` [N] is true, or everywhere; return what is observed."""
         chosen = np.ones(len(frames), bool) if mask is None else mask
         self.numbers = self.numbers.copy()
-        self.numbers[chosen] = self.store.add(frames[chosen])[:, None]
+        self.numbers[chosen] = self.store.add(frames[chosen], decides=False)[:, None]
         return self._observe()
 
     def push(self, frames: np.ndarray) -> np.ndarray:
         """Add the next frame of every environment [N, H, W]; return what is observed."""
-        newest = self.store.add(frames)[:, None]
+        newest = self.store.add(frames, decides=True)[:, None]
         self.numbers = np.concatenate([self.numbers[:, 1:], newest], axis=1)
         return self._observe()
 

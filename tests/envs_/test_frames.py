@@ -56,21 +56,32 @@ def test_the_ring_holds_what_it_promises_even_where_every_decision_ends_an_episo
     assert bool((first == 0).all())
 
 
+def test_the_ring_does_not_grow_where_episodes_are_long() -> None:
+    stack = FrameStack(2, 4, (2, 3), remember=10)
+    size = len(stack.store.frames)
+    stack.begin(frame(0, 2), None)
+    for t in range(200):
+        stack.push(frame(t, 2))
+    assert len(stack.store.frames) == size <= 2 * 17
+
+
 def test_a_frame_that_is_gone_is_not_replaced_by_another() -> None:
-    store = FrameStore(4, 2, 3)
-    old = torch.from_numpy(store.add(frame(1)))
-    store.add(frame(2, 4))
+    store = FrameStore(3, 1, 2, 3)
+    old = torch.from_numpy(store.add(frame(1), decides=True))
+    for value in range(2, 9):
+        store.add(frame(value), decides=True)
     with pytest.raises(RuntimeError, match="overwritten"):
         store.stacks(old)
 
 
-@pytest.mark.parametrize("size", [5, 8, 13])
-def test_a_saved_ring_is_read_into_one_of_any_size(size: int) -> None:
-    store = FrameStore(8, 2, 3)
+@pytest.mark.parametrize("decisions", [5, 8, 13])
+def test_a_saved_ring_is_read_into_one_of_any_size(decisions: int) -> None:
+    store = FrameStore(8, 1, 2, 3)
     for value in range(11):
-        store.add(frame(value))
-    other = FrameStore(size, 2, 3)
+        store.add(frame(value), decides=True)
+    other = FrameStore(decisions, 1, 2, 3)
     other.load_state_dict(store.state_dict())
-    newest = torch.arange(11 - min(size, 8), 11)
+    newest = torch.arange(11 - min(decisions, 8), 11)
     assert other.stacks(newest)[:, 0, 0].tolist() == newest.tolist()
-    assert other.add(frame(11)).tolist() == [11]
+    assert other.add(frame(11), decides=True).tolist() == [11]
+    assert other.stacks(newest[1:])[:, 0, 0].tolist() == newest[1:].tolist()
