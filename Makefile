@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@rm -f $(STAMP)
 	$(PIP_INSTALL) $(TORCH_PIN)
-	$(PIP_INSTALL) -e '.[dev,envpool,export,redis,sweep]'
+	$(PIP_INSTALL) -e '.[dev,atari,envpool,export,redis,sweep]'
 	@touch $(STAMP)
 
 $(BENCHMARK_STAMP): $(STAMP)

@@ -25,7 +25,9 @@ EXPERIMENTS = GROUPS.get("experiment", [])
 
 
 def needed(group: str, choice: str) -> list[str]:
-    return ["task.env_id=CartPole-v1"] if (group, choice) == ("task", "gym") else []
+    if group != "task":
+        return []
+    return {"gym": ["task.env_id=CartPole-v1"], "atari": ["task.game=alien"]}.get(choice, [])
 
 
 def primary_defaults() -> dict[str, str]:
@@ -91,7 +93,7 @@ def test_a_task_names_itself_and_its_family(choice: str) -> None:
     if choice == "gym":
         assert config.task.name == "CartPole-v1"
         return
-    assert config.task.name == choice
+    assert config.task.name == ("alien" if choice == "atari" else choice)
     if config.task.import_ is not None:
         importlib.import_module(config.task.import_)
         assert str(gym.spec(config.task.env_id).entry_point).startswith(config.task.import_)
@@ -103,7 +105,7 @@ def test_a_task_names_itself_and_its_family(choice: str) -> None:
 def test_frame_skip_is_the_simulators_own() -> None:
     for path in sorted((config_dir() / "task").glob("*.yaml")):
         task = yaml.safe_load(path.read_text())["task"]
-        if task["family"] == "mujoco":
+        if task.get("family") == "mujoco":
             env = gym.make(task["env_id"])
             assert env.unwrapped.frame_skip == task["frame_skip"], path.stem
             env.close()

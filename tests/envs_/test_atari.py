@@ -30,7 +30,9 @@ def task(game: str, **kwargs: Any) -> TaskConfig:
     return config.model_copy(update={"kwargs": plain | kwargs})
 
 
-def environment(game: str, n: int = 1, seed: int = 3, remember: int = 0, **kwargs: Any) -> BatchedEnv:
+def environment(
+    game: str, n: int = 1, seed: int = 3, remember: int = 0, **kwargs: Any
+) -> BatchedEnv:
     seeds = [seed + i for i in range(n)]
     return make_env(task(game, **kwargs), CollectConfig(), n, seeds, remember)
 

@@ -1,0 +1,161 @@
+"""Train one Atari game with this project and with Stable-Baselines3, for equal frames, and compare.
+
+    python scripts/atari_returns.py --frames 1_000_000 --seeds 1 2 3
+
+Both have the settings of `scripts/atari_speed.py`: PPO's paper on Atari, 8 environments x 128 decisions,
+3 passes, minibatches of 256, rates and clip range falling linearly to 0. Both are evaluated alike: the
+last policy, actions sampled, `--episodes` whole games on seeds of their own, raw scores.
+
+One row per contender and seed goes to `--out`: mean and deviation of the games, and the wall time of
+training. Rows that are there already are kept and not run again. A time limit would let the faster one
+learn from more: choose `--frames` so that both fit into the time that there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import rl_twoclocks
+from rl_twoclocks.collect import BehaviourPolicy
+from rl_twoclocks.config import CollectConfig, Config
+from rl_twoclocks.envs import make_env
+from rl_twoclocks.evaluate import evaluate, for_evaluation
+from rl_twoclocks.record import checkpoint
+from rl_twoclocks.seeding import env_seeds
+from rl_twoclocks.state import learned
+
+COLUMNS = ("game", "contender", "seed", "frames", "return_mean", "return_std", "games", "seconds")
+Act = Callable[[Tensor], Tensor]
+
+
+def configuration(args: argparse.Namespace, seed: int) -> Config:
+    """This project's run."""
+    place = args.runs / args.game / f"seed{seed}"
+    words = [f"task={args.game}", f"seed={seed}", f"total_frames={args.frames}", "eval=off"]
+    words += [f"run_dir={place}", "logger=jsonl", "logger.display=plain", *args.overrides]
+    return rl_twoclocks.compose(words)
+
+
+def ours(args: argparse.Namespace, seed: int) -> Act:
+    """Train, or go on with, this project's run; return how its last policy acts."""
+    config = configuration(args, seed)
+    result = rl_twoclocks.train(config)
+    saved = checkpoint.load(Path(str(result.checkpoint)))
+    env = make_env(config.task, CollectConfig(), 1, [0])
+    policy = BehaviourPolicy.fresh(config, env, torch.Generator().manual_seed(seed))
+    env.close()
+    policy.publish(*learned(config, policy, saved), version=0)
+    return lambda observation: policy.act(observation)[0]
+
+
+def sb3(args: argparse.Namespace, seed: int) -> Act:
+    """Train Stable-Baselines3's PPO; return how its last policy acts."""
+    import ale_py
+    import gymnasium as gym
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    gym.register_envs(ale_py)
+    name = args.game.title().replace("_", "")
+    envs = VecFrameStack(make_atari_env(f"{name}NoFrameskip-v4", n_envs=8, seed=seed), 4)
+    agent = PPO(
+        "CnnPolicy",
+        envs,
+        n_steps=128,
+        batch_size=256,
+        n_epochs=3,
+        learning_rate=lambda left: 2.5e-4 * left,
+        clip_range=lambda left: 0.1 * left,
+        ent_coef=0.01,
+        device="cpu",
+        seed=seed,
+    )
+    agent.learn(args.frames)
+    envs.close()
+
+    def act(observation: Tensor) -> Tensor:
+        with torch.no_grad():
+            return agent.policy(observation)[0]
+
+    return act
+
+
+CONTENDERS: dict[str, Callable[[argparse.Namespace, int], Act]] = {"ours": ours, "sb3": sb3}
+
+
+def measure(name: str, args: argparse.Namespace, seed: int) -> dict[str, object]:
+    """Train and evaluate one contender on one seed."""
+    started = time.perf_counter()
+    act = CONTENDERS[name](args, seed)
+    seconds = time.perf_counter() - started
+    n = min(args.episodes, 10)
+    seeds = env_seeds(seed, "evaluation", n)
+    task = for_evaluation(configuration(args, seed).task)
+    env = make_env(task, CollectConfig(), n, seeds)
+    result = evaluate(act, env, args.episodes, seeds)
+    env.close()
+    assert result is not None
+    readings = result.readings()
+    return {
+        "game": args.game,
+        "contender": name,
+        "seed": seed,
+        "frames": args.frames,
+        "return_mean": f"{result.mean:.6g}",
+        "return_std": f"{readings['eval/return_std']:.6g}",
+        "games": len(result.returns),
+        "seconds": f"{seconds:.6g}",
+    }
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--game", default="pong", help="as in task=<game>")
+    add("--frames", type=int, default=1_000_000, help="decisions of each run")
+    add("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    add("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    add("--episodes", type=int, default=10, help="whole games after training")
+    add("--runs", type=Path, default=Path("runs/atari_returns"), help="runs of this project")
+    add("--out", type=Path, default=Path("docs/benchmarks/atari_returns.csv"))
+    add("overrides", nargs="*", help="overrides of this project's runs, after --")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what the file does not have yet."""
+    args = parse_args(argv)
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = []
+    if args.out.exists():
+        with args.out.open() as stream:
+            rows = list(csv.DictReader(stream))
+    done = {tuple(str(row[key]) for key in COLUMNS[:4]) for row in rows}
+    for seed in args.seeds:
+        for name in args.contenders:
+            if (args.game, name, str(seed), str(args.frames)) in done:
+                continue
+            rows.append(measure(name, args, seed))
+            print(rows[-1], flush=True)
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            with args.out.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
