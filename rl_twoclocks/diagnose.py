@@ -37,8 +37,8 @@ GRADIENTS = 16
 """Minibatch gradients in the covariance."""
 SHORTEST = 8
 """Decisions per environment from which it can be said whether it stands still."""
-IMAGES = 256
-"""Frames of a window of images whose policy is looked at; all would take as long as a pass."""
+IMAGES = 128
+"""Frames of a window of images whose policy is looked at; all would take a third of a pass."""
 MAPS = 64
 """Entropy maps kept over a run, for the picture."""
 

@@ -4,7 +4,8 @@ Schema, tensors [N, T, ...]: `observation`, `next_observation` (the true next on
 raw), `terminated`, `truncated`, `cut` (time does not run on to the next column although no episode
 ended), `action` (before squashing), the behaviour policy's parameters (`loc` and `scale`, or
 `logits`), `behaviour_log_prob`, `policy_version` (of the policy that acted). Normalising and scaling
-happen at use, with one set of statistics for the whole window.
+happen at use, with one set of statistics for the whole window. Observations that are stacks of images
+are the numbers of their frames where these lie in this process (`rl_twoclocks.envs.frames`).
 """
 
 from __future__ import annotations

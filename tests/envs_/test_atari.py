@@ -20,7 +20,16 @@ ale_py = pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 gym.register_envs(ale_py)
 
-GAMES = "pong breakout qbert beam_rider seaquest space_invaders enduro ms_pacman".split()
+GAMES = [
+    "pong",
+    "breakout",
+    "qbert",
+    "beam_rider",
+    "seaquest",
+    "space_invaders",
+    "enduro",
+    "ms_pacman",
+]
 NOOP, FIRE = 0, 1
 
 
@@ -87,7 +96,7 @@ def test_fire_is_pressed_for_one_decision_when_a_game_begins() -> None:
 
 
 def lives_of_a_game(episodic_life: bool) -> tuple[list[int], list[int], float]:
-    """Lives after every end, decisions of every episode, and the score, of one game of NOOPs and moves."""
+    """Lives after every end, decisions of every episode, and the score, of one game."""
     env = environment("breakout", fire_reset=True, episodic_life=episodic_life)
     game = env.backend.envs[0].unwrapped
     state, actions = env.reset(), np.random.default_rng(1)
@@ -272,5 +281,5 @@ def test_what_is_not_there_is_named(words: list[str], text: str) -> None:
 
 def test_stacks_are_of_images_only() -> None:
     config = TaskConfig(name="x", env_id="CartPole-v1", frame_stack=4)
-    with pytest.raises(ConfigError, match="task.frame_stack=1"):
+    with pytest.raises(ConfigError, match=r"task\.frame_stack=1"):
         make_env(config, CollectConfig(), 1, [1])
