@@ -32,7 +32,17 @@ from rl_twoclocks.record import checkpoint
 from rl_twoclocks.seeding import env_seeds
 from rl_twoclocks.state import learned
 
-COLUMNS = ("game", "contender", "seed", "frames", "return_mean", "return_std", "games", "seconds")
+COLUMNS = (
+    "game",
+    "contender",
+    "seed",
+    "frames",
+    "return_mean",
+    "return_std",
+    "games",
+    "seconds",
+    "command",
+)
 Act = Callable[[Tensor], Tensor]
 
 
@@ -114,6 +124,7 @@ def measure(name: str, args: argparse.Namespace, seed: int) -> dict[str, object]
         "return_std": f"{readings['eval/return_std']:.6g}",
         "games": len(result.returns),
         "seconds": f"{seconds:.6g}",
+        "command": f"python scripts/atari_returns.py --game {args.game} --frames {args.frames}",
     }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_twoclocks.aggregate import interquartile_mean, pooled
+from rl_twoclocks.aggregate import difference, interquartile_mean, pooled
 
 Figure = dict[str, object]
 Rows = list[dict[str, str]]
@@ -41,6 +41,15 @@ SPEED_RATIOS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 
 
+ATARI_RATIOS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "worlds.pong_collect_vs_sb3": (("ours",), "collect_fps", ("sb3",)),
+    "worlds.pong_update_vs_sb3": (("sb3",), "update_seconds", ("ours",)),
+    "worlds.pong_memory_vs_sb3": (("ours",), "rollout_mb", ("sb3",)),
+    "worlds.pong_grown_memory_vs_sb3": (("ours",), "grown_mb", ("sb3",)),
+    "worlds.pong_peak_memory_vs_sb3": (("ours",), "peak_rss_mb", ("sb3",)),
+}
+
+
 def figure(value: float, low: float, high: float, n: int, unit: str, rows: Iterable) -> Figure:
     """Build one entry; numbers keep six digits, the command is that of the raw rows used."""
     commands = list(dict.fromkeys(row["command"] for row in rows))
@@ -49,8 +58,10 @@ def figure(value: float, low: float, high: float, n: int, unit: str, rows: Itera
     return {"value": value, "low": low, "high": high, "n": n, "unit": unit, "command": command}
 
 
-def speed_figures(rows: Rows) -> dict[str, Figure]:
-    """Compute the speed ratios, paired by repeat so that slow minutes of the machine cancel.
+def speed_figures(
+    rows: Rows, names: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = SPEED_RATIOS
+) -> dict[str, Figure]:
+    """Compute the ratios of `names`, paired by repeat so that slow minutes of the machine cancel.
 
     Value: median over repeats of the ratio within the repeat; low and high: its minimum and
     maximum. A ratio without a repeat that has both sides is left out.
@@ -64,7 +75,7 @@ def speed_figures(rows: Rows) -> dict[str, Figure]:
             raise ValueError(f"two rows for {row['contender']}, repeat {row['repeat']}")
         repeats[int(row["repeat"])][row["contender"]] = row
     figures = {}
-    for name, (above, column, below) in SPEED_RATIOS.items():
+    for name, (above, column, below) in names.items():
         used, ratios = [], []
         for _, entry in sorted(repeats.items()):
             if any(contender not in entry for contender in (*above, *below)):
@@ -248,6 +259,31 @@ def spike_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def atari_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the return per game at the largest number of frames, and by how much it beats SB3's."""
+    figures = {}
+    for game in sorted({row["game"] for row in rows}):
+        of_game = [row for row in rows if row["game"] == game]
+        most = max(int(row["frames"]) for row in of_game)
+        used = [row for row in of_game if int(row["frames"]) == most]
+        returns = {
+            name: {game: [float(row["return_mean"]) for row in used if row["contender"] == name]}
+            for name in ("ours", "sb3")
+        }
+        mine, theirs = (np.array(returns[name][game]) for name in ("ours", "sb3"))
+        if len(mine):
+            middle = float(interquartile_mean(mine))
+            own = [row for row in used if row["contender"] == "ours"]
+            interval = bootstrap_interval(mine)
+            figures[f"worlds.{game}"] = figure(middle, *interval, len(mine), "return", own)
+        if len(mine) and len(theirs):
+            gap = difference(returns["ours"], returns["sb3"])
+            n, unit = len(mine), "return, difference"
+            entry = figure(gap.value, gap.low, gap.high, n, unit, used)
+            figures[f"worlds.{game}_vs_sb3_return"] = entry
+    return figures
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -279,6 +315,8 @@ def main(argv: list[str] | None = None) -> int:
         "lag.csv": lag_figures,
         "spikes.csv": spike_figures,
         "async_speed.csv": async_figures,
+        "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
+        "atari_returns.csv": atari_figures,
     }
     figures: dict[str, Figure] = {}
     for file_name, compute in sources.items():

@@ -18,7 +18,7 @@ def settled(
 
 def make(family: str, b: int, u: int, mode: str, **changes: object) -> Config:
     values = {
-        "task": {"name": "t", "family": family, "env_id": "CartPole-v1"},
+        "task": {"name": "t", "family": family, "env_id": "CartPole-v1", "frame_skip": 4},
         "total_frames": 1_000_000,
         "num_envs": 1,
         "clocks": {

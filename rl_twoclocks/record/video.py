@@ -37,7 +37,7 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
         policy.publish(parameters, normalizer, version=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         fps = _fps(env)
-        with imageio.get_writer(path, fps=fps, macro_block_size=8) as writer:
+        with imageio.get_writer(path, fps=fps, macro_block_size=2) as writer:
             return _play(env, policy, writer)
     finally:
         env.close()

@@ -192,3 +192,32 @@ def test_async_ratios_are_against_the_bound_and_the_best_synchronous_contender(
     # Perfect overlap would hide the update behind the collection: 1000 x 0.4 / 0.3.
     assert found["async.of_bound"]["value"] == pytest.approx(0.9, abs=1e-5)
     assert found["async.vs_best_sync"]["value"] == pytest.approx(1200 / 1100, abs=1e-5)
+
+
+class TestAtari:
+    def test_speed_and_memory_are_ratios_within_a_repeat(self, tmp_path: Path) -> None:
+        columns = [*SPEED_COLUMNS, "rollout_mb", "grown_mb", "command"]
+        rows = [
+            ("ours", 1, 300, 2.0, 100, 700, 8, 300, "x"),
+            ("sb3", 1, 200, 3.0, 80, 500, 32, 300, "x"),
+        ]
+        write_csv(tmp_path / "atari_speed.csv", columns, rows)
+        result = compute(tmp_path)
+        values = {name: entry["value"] for name, entry in result.items()}
+        assert values == {
+            "worlds.pong_collect_vs_sb3": 1.5,
+            "worlds.pong_update_vs_sb3": 1.5,
+            "worlds.pong_memory_vs_sb3": 0.25,
+            "worlds.pong_grown_memory_vs_sb3": 1.0,
+            "worlds.pong_peak_memory_vs_sb3": 1.4,
+        }
+
+    def test_returns_are_compared_at_equal_frames(self, tmp_path: Path) -> None:
+        columns = ["game", "contender", "seed", "frames", "return_mean", "command"]
+        rows = [("pong", "ours", seed, 100, value, "x") for seed, value in enumerate((1, 3, 5))]
+        rows += [("pong", "sb3", seed, 100, value, "x") for seed, value in enumerate((0, 1, 2))]
+        rows.append(("pong", "ours", 0, 50, -20, "x"))
+        write_csv(tmp_path / "atari_returns.csv", columns, rows)
+        result = compute(tmp_path)
+        assert result["worlds.pong"]["value"] == 3.0
+        assert result["worlds.pong_vs_sb3_return"]["value"] == 2.0
