@@ -252,13 +252,17 @@ def _memory(config: Config) -> str:
     small = config.model_copy(update={"num_envs": 1})
     parts = build(*settle(small))
     try:
-        observation = math.prod(parts.env.observation_spec["observation"].shape[1:])
+        spec = parts.env.observation_spec["observation"]
+        observation = math.prod(spec.shape[1:]) * spec.dtype.itemsize
+        frame = math.prod(parts.env.observation_shape[1:]) if parts.env.frames is not None else 0
         action = math.prod(parts.env.action_spec.shape[1:]) or 1
         size = parts.flat.vector.numel()
     finally:
         parts.close()
-    # Observation and next observation, action, two parameters per action, seven scalars; float32.
-    window = config.clocks.batch_size * (2 * observation + 3 * action + 7) * 4 / 2**20
+    # Observation and next observation (or their numbers, and one frame in bytes), action, two
+    # parameters per action, seven scalars; float32.
+    bytes_each = 2 * observation + frame + 4 * (3 * action + 7)
+    window = config.clocks.batch_size * bytes_each / 2**20
     learner = size * 4 * 4 / 2**20
     kept = size * 3 * 4 * 16 / 2**20 if config.interventions.governor == "guard" else 0.0
     return (

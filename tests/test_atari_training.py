@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rl_twoclocks
+from rl_twoclocks import findings
 from rl_twoclocks.build import Parts, build
 from rl_twoclocks.collect import make_source
 from rl_twoclocks.config import ConfigError, ModelConfig
@@ -77,6 +78,16 @@ def test_a_resumed_run_goes_on_bit_for_bit(
     assert [row["train/loss"] for row in rows] == [row["train/loss"] for row in run[1]]
     saved = [checkpoint.load(checkpoint.listed(place)[-1]) for place in (run[0], tmp_path)]
     assert torch.equal(saved[0]["parameters"], saved[1]["parameters"])
+
+
+def test_the_doctor_measures_a_checkpoints_window_and_predicts_its_memory(
+    run: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    report = findings.of_window(checkpoint.listed(run[0])[-1])
+    assert any(fact.startswith("64 frames") for fact in report.facts)
+    # 1,024 frames of 7,056 bytes, two stacks of four numbers each and 11 values: 6.9 + 0.1 MB.
+    facts = findings.of_configuration(["task=pong"]).facts
+    assert any("window 7.0 MB" in fact or "window 7.1 MB" in fact for fact in facts)
 
 
 def test_a_checkpoint_plays_whole_games_and_is_exported(
