@@ -14,9 +14,11 @@ PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check -c constraints.t
 QUICK := not slow and not gpu and not gazebo and not redis and not ray
 # Set PYTHON to use another interpreter; empty means python3.11, else python3.
 PYTHON ?=
+# Folder for Gazebo; empty means .gazebo here.
+GAZEBO ?=
 ARGS ?=
 
-.PHONY: help venv train test lint check format benchmark clean
+.PHONY: help venv train test lint check format benchmark gazebo clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /\1\t/' \
@@ -74,6 +76,9 @@ format: $(STAMP) ## let ruff format and fix what it can
 
 benchmark: $(BENCHMARK_STAMP) ## speed and return against peers
 	$(PY) scripts/benchmark.py $(ARGS)
+
+gazebo: $(STAMP) ## install Gazebo 11 into GAZEBO=folder (default .gazebo), without root
+	$(PY) -m rl_twoclocks.worlds.gazebo $(GAZEBO)
 
 clean: ## remove .venv, caches and build products; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

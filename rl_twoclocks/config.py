@@ -51,8 +51,14 @@ class TaskConfig(Group):
     """Keyword arguments of `gymnasium.make`."""
     eval_kwargs: dict[str, Any] = Field(default={})
     """Those that differ in evaluations and videos, e.g. whole games where training ends with a life."""
+    world: str | None = None
+    """gazebo: path of an SDF world."""
+    joints: list[str] | None = None
+    """gazebo: joints that the actions drive, in this order."""
+    rules: str | None = None
+    """gazebo: import path of the class that observes and rewards, e.g. `my_package:Balance`."""
     frame_skip: int = Field(default=1, ge=1)
-    """Simulator frames per agent decision; counts `simulator_frames`, and changes Atari alone."""
+    """Simulator frames per agent decision; counts `simulator_frames`, and changes Atari and Gazebo alone."""
     frame_stack: int = Field(default=1, ge=1)
     """Newest images [height, width] that make one observation; 1: each by itself."""
     max_episode_steps: int | None = Field(default=None, ge=1)

@@ -96,6 +96,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     config = config.model_copy(update={"clocks": clocks})
     config = _check_frame_skip(config, notes)
     _check_row(config, notes)
+    config = _check_physics(config, notes)
     _check_shapes(config)
     _check_workers(config)
     config = _blind_governor(config, notes)
@@ -272,6 +273,42 @@ def _check_row(config: Config, notes: list[str]) -> None:
         notes.append(f"clocks.update_epochs={c.update_epochs} is above {SAFE_PASSES}")
     if config.task.family == "mujoco" and config.model.squash != "tanh":
         notes.append(f"the mujoco row asks for {row.also}: model.squash={config.model.squash}")
+
+
+def _check_physics(config: Config, notes: list[str]) -> Config:
+    """Hold a Gazebo task to the physics step of its row; another one in the world file is replaced.
+
+    Raises:
+        ConfigError: `clocks.ratio.mode=error` and another step, or a world that cannot be read.
+    """
+    task, mode = config.task, config.clocks.ratio.mode
+    if task.family != "gazebo" or mode == "observe":
+        return config
+    from rl_twoclocks.worlds.gazebo.sdf import STEP, WorldFile
+
+    asked = task.kwargs.get("physics_step", STEP)
+    if asked != STEP:
+        text = (
+            f"task.kwargs.physics_step={asked}: the gazebo row asks for {SAFE_TABLE['gazebo'].also}"
+        )
+        if mode == "error":
+            raise ConfigError(f"{text}; for longer decisions raise task.frame_skip")
+        if mode == "enforce":
+            kwargs = task.kwargs | {"physics_step": STEP}
+            config = config.model_copy(update={"task": task.model_copy(update={"kwargs": kwargs})})
+        notes.append(f"{text}{'; enforced' if mode == 'enforce' else ''}")
+    if task.world is not None:
+        try:
+            step = WorldFile.read(task.world).step
+        except ValueError as error:
+            raise ConfigError(f"task.{error}") from error
+        used = config.task.kwargs.get("physics_step", STEP)
+        if step != used:
+            text = f"task.world={task.world} has a physics step of {step} s"
+            if mode == "error":
+                raise ConfigError(f"{text}: write <max_step_size>{used}</max_step_size>")
+            notes.append(f"{text}: it is run at {used} s")
+    return config
 
 
 def _check_shapes(config: Config) -> None:

@@ -112,11 +112,15 @@ class SyncSource:
     def readings(self) -> dict[str, float]:
         """Nothing is ever dropped here; share of episodes that reached their goal, if it can be told.
 
-        `rollout/success_rate` is over the episodes that ended since the last call.
+        `rollout/success_rate` is over the episodes that ended since the last call;
+        `collect/restarts` counts simulators that died.
         """
         ended, succeeded = self.env.ended, self.env.succeeded
         self.env.ended = self.env.succeeded = 0
-        return {"rollout/success_rate": succeeded / ended} if ended else {}
+        readings = {"rollout/success_rate": succeeded / ended} if ended else {}
+        if self.env.restarts:
+            readings["collect/restarts"] = self.env.restarts
+        return readings
 
     def close(self) -> None:
         """Stop the collector; the environments stay open and can be collected from again."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
-import sys
 
 import gymnasium as gym
 
@@ -19,6 +17,7 @@ from rl_twoclocks.envs.vector import (
     WorkerError,
     env_factory,
 )
+from rl_twoclocks.imports import import_module
 
 __all__ = ["BatchedEnv", "NonFiniteError", "WorkerError", "check_task", "make_env"]
 
@@ -78,11 +77,8 @@ def check_task(task: TaskConfig) -> None:
         ConfigError: the module cannot be imported or the id is unknown; names near ids.
     """
     if task.import_:
-        # As for `python -m`: a console script's path does not have the working directory.
-        if "" not in sys.path and os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
         try:
-            importlib.import_module(task.import_)
+            import_module(task.import_)
         except ImportError as error:
             raise ConfigError(f"task.import={task.import_}: {error}") from error
     try:

@@ -245,6 +245,12 @@ class BatchedEnv(EnvBase):
         """Whether a rule can tell that an episode reached the task's goal."""
         return isinstance(self.backend, World) or bool(self._worlds)
 
+    @property
+    def restarts(self) -> int:
+        """Simulators that died and were started again so far."""
+        worlds = [self.backend] if isinstance(self.backend, World) else self._worlds
+        return sum(world.restarts for world in worlds)
+
     def _told_success(self) -> np.ndarray | None:
         if isinstance(self.backend, World):
             return self.backend.success.copy()

@@ -1,7 +1,8 @@
-"""Worlds with rewards that an outside rule can check, natively batched, and known to gymnasium.
+"""The project's own worlds, natively batched, and known to gymnasium.
 
 `make_world("maze", num_envs=4096, size=13)` gives a batch; `gymnasium.make("rl_twoclocks/Maze-v0",
-size=13)` gives one environment of the same world.
+size=13)` gives one environment of the same world. In `maze` and `inspection` an outside rule can check
+every reward; `gazebo*` are real gzserver processes.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 import gymnasium as gym
 
 from rl_twoclocks.worlds.base import World, WorldEnv, one_of
+from rl_twoclocks.worlds.gazebo import GAZEBO
 from rl_twoclocks.worlds.inspection import Inspection
 from rl_twoclocks.worlds.maze import Maze
 
 __all__ = ["WORLDS", "Inspection", "InspectionEnv", "Maze", "MazeEnv", "World", "make_world"]
 
-WORLDS: dict[str, type[World]] = {"maze": Maze, "inspection": Inspection}
+WORLDS: dict[str, type[World]] = {"maze": Maze, "inspection": Inspection, **GAZEBO}
 """By name; with gymnasium `rl_twoclocks/<Class>-v0`."""
 
 

@@ -90,7 +90,10 @@ class World:
         success: bool [N], whether the newest step reached the goal or decided right.
         episodes: episodes ended so far, over all environments.
         successes: how many of them succeeded.
+        restarts: simulators that died and were started again, where there are such.
     """
+
+    restarts = 0
 
     envs: list[gym.Env] | None = None
     fields: ClassVar[tuple[str, ...]] = ()
@@ -119,7 +122,10 @@ class World:
         raise NotImplementedError
 
     def _advance(self, action: Array, late: Array) -> tuple[Array, Array, Array]:
-        """Move all; `late` [N]: time is up. Return reward, terminated and success [N]."""
+        """Move all; `late` [N]: time is up. Return reward, terminated and success [N].
+
+        May set `late` where an episode cannot go on: it is truncated there.
+        """
         raise NotImplementedError
 
     def _observe(self, index: Index) -> None:
@@ -251,6 +257,10 @@ class WorldEnv(gym.Env):
     def render(self) -> Array | None:  # type: ignore[override]
         """Draw the environment, uint8 [height, width, 3]."""
         return self.world.render() if self.render_mode else None
+
+    def close(self) -> None:
+        """Close the world."""
+        self.world.close()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Capture the world's state."""
