@@ -95,28 +95,28 @@ class Server:
         Raises:
             GazeboDied: it does not start.
         """
-        for attempt in range(ATTEMPTS):
+        deadline = time.monotonic() + START_PATIENCE
+        for attempt in range(1, ATTEMPTS + 1):
             if self._hello is not None:
                 break
             try:
-                self._await_start()
+                self._hello = self._await_hello(deadline)
             except GazeboDied:
-                if attempt == ATTEMPTS - 1 or self.process.poll() is None:
+                if attempt == ATTEMPTS or time.monotonic() > deadline:
                     self.close()
                     raise
                 self.start()
         assert self._hello is not None
         return self._hello
 
-    def _await_start(self) -> None:
+    def _await_hello(self, deadline: float) -> Hello:
         self.send(HELLO)
-        deadline = time.monotonic() + START_PATIENCE
         while not select.select([self._socket], [], [], 0.05)[0]:
             # A server that cannot load its world or its plugin goes on without them.
             fatal = _FATAL.search(self._log())
             if fatal or self.process.poll() is not None or time.monotonic() > deadline:
                 raise self._death(fatal[0].decode() if fatal else "it does not start")
-        self._hello = Hello.parse(self.receive())
+        return Hello.parse(self.receive())
 
     def send(self, request: bytes) -> None:
         """Ask; the reply has to be received before the next request.
