@@ -17,6 +17,7 @@ from rl_twoclocks.config_commands import EvalCommandConfig
 from rl_twoclocks.configure import check_overrides, config_dir, groups, schema_keys, validate
 from rl_twoclocks.rundir import plain
 from rl_twoclocks.safety import settle
+from rl_twoclocks.worlds.gazebo.world import shipped
 
 GROUPS = groups()
 CHOICES = [(group, choice) for group, names in GROUPS.items() for choice in names]
@@ -27,7 +28,10 @@ EXPERIMENTS = GROUPS.get("experiment", [])
 def needed(group: str, choice: str) -> list[str]:
     if group != "task":
         return []
-    return {"gym": ["task.env_id=CartPole-v1"], "atari": ["task.game=alien"]}.get(choice, [])
+    own = [f"task.world={shipped('cartpole')}", "task.joints=[slider]"]
+    own.append("task.rules=rl_twoclocks.worlds.gazebo.tasks:Cartpole")
+    known = {"gym": ["task.env_id=CartPole-v1"], "atari": ["task.game=alien"], "gazebo": own}
+    return known.get(choice, [])
 
 
 def primary_defaults() -> dict[str, str]:

@@ -15,7 +15,15 @@ import pytest
 
 from rl_twoclocks.collect.source import SyncSource
 from rl_twoclocks.envs import BatchedEnv, WorkerError
-from rl_twoclocks.worlds.gazebo import Gazebo, GazeboMissing, Installation, Rules, Start, State, Verdict
+from rl_twoclocks.worlds.gazebo import (
+    Gazebo,
+    GazeboMissing,
+    Installation,
+    Rules,
+    Start,
+    State,
+    Verdict,
+)
 from rl_twoclocks.worlds.gazebo import server as server_module
 from rl_twoclocks.worlds.gazebo.installation import VARIABLE
 from rl_twoclocks.worlds.gazebo.world import MAX_DEATHS
@@ -255,7 +263,10 @@ def test_restarts_are_told_as_readings(make: Worlds) -> None:
     ("how", "message"),
     [
         ({"STAND_IN_SAYS": "no port"}, "process .*log ends:\nno port"),
-        ({"STAND_IN_SAYS": "Failed to load plugin x", "STAND_IN_STAYS": "1"}, "Failed to load plugin"),
+        (
+            {"STAND_IN_SAYS": "Failed to load plugin x", "STAND_IN_STAYS": "1"},
+            "Failed to load plugin",
+        ),
         ({"STAND_IN_SAYS": "Error Code 4", "STAND_IN_STAYS": "1"}, "Error Code 4"),
     ],
 )
@@ -289,7 +300,7 @@ def test_bad_settings_are_named_and_leave_no_process(
 
 def test_a_world_that_was_loaded_in_part_is_refused(make: Worlds) -> None:
     make.file.write_text(WORLD.format(SLIDER + '<joint name="hinge" type="revolute"/>'))
-    with pytest.raises(ValueError, match="did not load all of .*: it lacks hinge"):
+    with pytest.raises(ValueError, match=r"did not load all of .*: it lacks hinge"):
         make(1)
 
 
