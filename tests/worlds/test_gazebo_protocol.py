@@ -193,9 +193,12 @@ def test_the_arms_tip_is_where_geometry_says() -> None:
     assert tip == pytest.approx([-0.40, -0.35])
     assert rules.observe(state)[-2:] == pytest.approx([0.0, 0.04])
     full = np.array([15.0, 5.0])
-    assert rules.judge(state, full, True) == pytest.approx((-0.04 + 0.5 - 0.02, False, True))
+    bonus = 0.5 * math.exp(-0.4)
+    assert rules.judge(state, full, True) == pytest.approx((-0.04 + bonus - 0.02, False, True))
+    assert not rules.judge(state, full, False).success
     rules.target = np.array([0.0, -0.35])
-    assert rules.judge(state, 0 * full, True) == pytest.approx((-0.40, False, False))
+    bonus = 0.5 * math.exp(-4.0)
+    assert rules.judge(state, 0 * full, True) == pytest.approx((-0.40 + bonus, False, False))
 
 
 def test_targets_of_the_arm_are_within_reach_and_evenly_spread() -> None:

@@ -47,13 +47,15 @@ class Cartpole(Rules):
 class Arm(Rules):
     """Bring the tip of a two-link arm to a target and hold it there, against gravity.
 
-    Reward per decision: minus the distance in metres, +0.5 within 5 cm, minus a little for effort.
-    Success is a tip within 5 cm of the target at the end of the three seconds.
+    Reward per decision at d metres from the target: -d + exp(-d / 0.1) / 2, less a little for effort.
+    Success is a tip within 5 cm of the target at the end of the two seconds.
     """
 
-    time_limit = 150
+    time_limit = 100
     upper, fore = 0.40, 0.35
     near = 0.05
+    efforts = np.array([15.0, 5.0])
+    """Limits in the world file, N m: shoulder, elbow."""
 
     def begin(self, random: np.random.Generator) -> Start:
         """Any angles, at rest; any target within reach, evenly over its area."""
@@ -81,9 +83,9 @@ class Arm(Rules):
     def judge(self, state: State, action: Array, late: bool) -> Verdict:
         """Judge by the distance between tip and target."""
         distance = float(np.linalg.norm(self.target - self.points(state)[1]))
-        there = distance < self.near
-        effort = float(np.mean(np.square(action / np.array([15.0, 5.0]))))
-        return Verdict(-distance + 0.5 * there - 0.02 * effort, False, late and there)
+        effort = float(np.mean(np.square(action / self.efforts)))
+        reward = -distance + 0.5 * math.exp(-distance / 0.1) - 0.02 * effort
+        return Verdict(reward, False, late and distance < self.near)
 
     def draw(self, state: State, picture: Picture) -> None:
         """Draw it from the side."""
