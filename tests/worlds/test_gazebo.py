@@ -165,6 +165,55 @@ def test_the_tip_that_the_rules_compute_is_gazebos(make: Make) -> None:
         assert ((elbow + tip) / 2) == pytest.approx([fore[0], fore[2] - 1.0], abs=1e-3)
 
 
+# -- the tasks can be solved, and not by chance ---------------------------------------------------
+
+
+def by_jacobian(world: Gazebo, i: int) -> np.ndarray:
+    """Pull the arm's tip to the target and carry the arm's weight."""
+    state, rules = world.states[i], world.rules[i]
+    first, both = state.position("shoulder"), sum(state.positions)
+    arm, fore = (
+        0.40 * np.array([-math.cos(first), math.sin(first)]),
+        0.35 * np.array([-math.cos(both), math.sin(both)]),
+    )
+    jacobian = np.stack([arm + fore, fore], axis=1)
+    lower = 0.7 * 0.175 * math.sin(both)
+    weight = 9.81 * np.array([(0.2 + 0.7 * 0.40) * math.sin(first) + lower, lower])
+    return jacobian.T @ (120 * (rules.target - rules.points(state)[1])) + weight
+
+
+def by_bearing(world: Gazebo, i: int) -> np.ndarray:
+    """Turn the robot to the goal and drive."""
+    ahead, aside, _, _, distance, speed, spin = world._observation[i, :7]
+    bearing = math.atan2(aside, ahead)
+    turn = 0.15 * (3 * bearing - spin)
+    drive = 0.4 * (min(0.8, distance) * math.cos(bearing) - speed)
+    return np.array([drive - turn, drive + turn])
+
+
+@pytest.mark.parametrize(
+    ("task", "control"), [("gazebo_arm", by_jacobian), ("gazebo_diffdrive", by_bearing)]
+)
+def test_a_controller_by_the_book_succeeds_and_chance_does_not(
+    make: Make, task: str, control: Callable[[Gazebo, int], np.ndarray]
+) -> None:
+    world = make(task, 2)
+    random, high = np.random.default_rng(0), world.action_space.high
+    rates = []
+    for book in (True, False):
+        world.reset(seeds=[1, 2])
+        world.episodes = world.successes = 0
+        while world.episodes < 12:
+            chance = random.uniform(-high, high, (2, len(high)))
+            action = np.stack([control(world, i) for i in range(2)]) if book else chance
+            _, _, terminated, truncated = world.step(action)
+            if (ended := terminated | truncated).any():
+                world.reset(ended)
+        rates.append(world.successes / world.episodes)
+    assert rates[0] == 1.0
+    assert rates[1] <= 0.1
+
+
 # -- determinism -----------------------------------------------------------------------------------
 
 ELSEWHERE = """
