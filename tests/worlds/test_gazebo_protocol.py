@@ -191,7 +191,8 @@ def test_the_arms_tip_is_where_geometry_says() -> None:
     elbow, tip = rules.points(state)
     assert elbow == pytest.approx([-0.40, 0.0])
     assert tip == pytest.approx([-0.40, -0.35])
-    assert rules.observe(state)[-2:] == pytest.approx([0.0, 0.04])
+    expected = [-0.40, 0.0, -0.40, -0.35, 0, 0, -0.40, -0.31, 0.0, 0.04]
+    assert rules.observe(state) == pytest.approx(expected)
     full = np.array([15.0, 5.0])
     bonus = 0.5 * math.exp(-0.4)
     assert rules.judge(state, full, True) == pytest.approx((-0.04 + bonus - 0.02, False, True))

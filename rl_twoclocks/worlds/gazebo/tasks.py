@@ -74,11 +74,10 @@ class Arm(Rules):
         return elbow, elbow - self.fore * np.array([math.sin(second), math.cos(second)])
 
     def observe(self, state: State) -> Array:
-        """Sines and cosines of the angles, velocities, the target, and the way to it."""
-        angles = state.positions
-        _, tip = self.points(state)
+        """Elbow, tip, the joints' velocities, the target, and the way to it from the tip."""
+        elbow, tip = self.points(state)
         way = self.target - tip
-        return np.concatenate([np.sin(angles), np.cos(angles), state.velocities, self.target, way])
+        return np.concatenate([elbow, tip, state.velocities, self.target, way])
 
     def judge(self, state: State, action: Array, late: bool) -> Verdict:
         """Judge by the distance between tip and target."""
