@@ -58,7 +58,7 @@ class TaskConfig(Group):
     rules: str | None = None
     """gazebo: import path of the class that observes and rewards, e.g. `my_package:Balance`."""
     frame_skip: int = Field(default=1, ge=1)
-    """Simulator frames per agent decision; counts `simulator_frames`, and changes Atari and Gazebo alone."""
+    """Simulator frames per agent decision; counts `simulator_frames`; changes Atari and Gazebo alone."""
     frame_stack: int = Field(default=1, ge=1)
     """Newest images [height, width] that make one observation; 1: each by itself."""
     max_episode_steps: int | None = Field(default=None, ge=1)
