@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED, History
+from rl_twoclocks.diagnostics.history import RETURN, SMOOTH, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
 SINCE = "since round"
 """Value of `reward_cliff`: the round in which the fall began."""
+LUCK = 10.0
+"""Usual differences between episodes by which the best of a run's rounds may lie above the others."""
 
 
 def pace_readings(reward: Tensor, terminated: Tensor) -> dict[str, float]:
@@ -61,7 +64,7 @@ def collapsed(
     return rounds_below(evaluations, random, best=best) >= 3
 
 
-def smoothed(returns: Sequence[float] | np.ndarray, window: int = 5) -> np.ndarray:
+def smoothed(returns: Sequence[float] | np.ndarray, window: int = SMOOTH) -> np.ndarray:
     """Running median over the last `window` values, [k]: one unlucky rollout is no fall."""
     x = np.asarray(returns, dtype=np.float64)
     if x.size == 0:
@@ -78,9 +81,9 @@ def score_now(history: History) -> float:
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
-def _noise(history: History, name: str = RETURN) -> float:
-    """Three times the usual difference between the values of two rounds."""
-    returns = history.series(name)
+def _noise(history: History) -> float:
+    """Three times the usual difference between the returns of two rounds."""
+    returns = history.series(RETURN)
     return 3 * float(np.median(np.abs(np.diff(returns)))) if returns.size > 1 else 0.0
 
 
@@ -122,21 +125,28 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     pace, ends = history.series(REWARD), history.rounds(RETURN)
     if REWARD not in history or ends.size < 3 or history.series(TERMINATIONS).any():
         return None
-    # Within an episode the pace has its own course: a fall is one that outlasts an episode.
-    episode = float(np.median(np.diff(ends)))
-    needed = int(max(2 * limits.cliff_rounds, episode))
-    if pace.size < 2 * needed:
+    # Within an episode the pace has its own course: only means over whole episodes can be compared.
+    episode = max(round(float(np.median(np.diff(ends)))), 1)
+    # Half an episode's fall shows in the mean when it is half over; the other half it has to stay.
+    needed = int(max(limits.cliff_rounds, math.ceil(episode / 2)))
+    # A few episodes do not show what is usual.
+    if pace.size < 4 * (episode + SMOOTH + needed):
         return None
-    smooth, first = smoothed(pace), float(history.start(REWARD)[0])
-    best = smooth[:-needed].max()
-    below = rounds_below(smooth, first)
-    if best - smooth[-1] < _noise(history, REWARD) or below < needed:
+    mean = smoothed(np.convolve(pace, np.full(episode, 1 / episode), "valid"))
+    below = rounds_below(mean, float(mean[0]))
+    if not needed <= below < mean.size:
         return None
-    since = float(history.rounds(REWARD)[-below])
+    # From one episode to the next, beyond what the running median keeps alike; growth is no noise.
+    before, apart = mean[:-below], episode + SMOOTH
+    steps = before[apart:] - before[:-apart]
+    best = float(before.max())
+    if not steps.size or best - mean[-1] < LUCK * np.median(np.abs(steps - np.median(steps))):
+        return None
+    since = float(history.rounds(REWARD)[-below - episode // 2])
     return Alarm(
         "reward_cliff",
         "danger",
-        {"reward per frame": float(smooth[-1]), "best": float(best), SINCE: since},
+        {"reward per frame": float(mean[-1]), "best": best, SINCE: since},
         "the reward per frame fell below half of its best for longer than an episode;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )

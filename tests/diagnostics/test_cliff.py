@@ -286,19 +286,19 @@ def _climb(rounds: int) -> list[float]:
     return list(np.linspace(-0.3, 4.0, rounds))
 
 
-@pytest.mark.parametrize(("after", "sees"), [(16, False), (18, True), (40, True)])
+@pytest.mark.parametrize(("after", "sees"), [(16, False), (20, True), (40, True)])
 def test_pace_alarm_waits_for_one_episode_and_no_longer(after: int, sees: bool) -> None:
     # Two rounds more, until the running median over five rounds has fallen too.
-    alarm = pace_alarm(_paced(_climb(64) + [0.0] * after, episode=16), CALIBRATED)
+    alarm = pace_alarm(_paced(_climb(112) + [0.0] * after, episode=16), CALIBRATED)
     assert (alarm is not None) is sees
     if alarm is not None:
         assert alarm.name == "reward_cliff"
         assert alarm.severity == "danger"
-        assert alarm.values["since round"] == pytest.approx(66, abs=2)
+        assert alarm.values["since round"] == pytest.approx(113, abs=3)
 
 
 def test_pace_alarm_is_silent_where_episodes_end_early() -> None:
-    history = _paced(_climb(64) + [0.0] * 40, episode=16, terminations=1.0)
+    history = _paced(_climb(112) + [0.0] * 40, episode=16, terminations=1.0)
     assert pace_alarm(history, CALIBRATED) is None
 
 
@@ -308,6 +308,32 @@ def test_pace_alarm_takes_the_course_within_an_episode_for_no_fall() -> None:
     climbing = [x - 8.0 * (1 - i / 160) for i, x in enumerate(episode * 10)]
     for rounds in range(20, 161):
         assert pace_alarm(_paced(climbing[:rounds], episode=16), CALIBRATED) is None
+
+
+def _in_phase(seed: int, rounds: int, episode: int, gain: float, fall: int) -> int | None:
+    """The round of the alarm where episodes of 8 environments run in phase, each with its own luck."""
+    random = np.random.default_rng(seed)
+    history, luck = History(), 0.0
+    for number in range(rounds):
+        if number % episode == 0:
+            luck = 0.3 * random.normal() / 8**0.5
+        history.next_round()
+        pace = -1 + 0.5 * (number % episode) / episode + luck
+        pace += gain * min(number, 100) / 100 if number < fall else 0.0
+        history.add({"diag/reward_mean": pace, "diag/terminations": 0.0})
+        if number % episode == episode - 1:
+            history.add({RETURN: pace * episode})
+        if pace_alarm(history, CALIBRATED) is not None:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("episode", [1, 4, 8])
+def test_pace_alarm_takes_the_luck_of_episodes_in_phase_for_no_fall(episode: int) -> None:
+    false = [_in_phase(seed, 200, episode, gain=0.0, fall=200) for seed in range(40)]
+    assert sum(found is not None for found in false) <= 4
+    seen = [_in_phase(seed, 200, episode, gain=1.0, fall=130) for seed in range(40)]
+    assert sum(found is not None and 130 < found < 150 for found in seen) >= 36
 
 
 @pytest.mark.parametrize("rounds", [1, 8, 31])
