@@ -15,7 +15,7 @@ from rl_twoclocks.diagnostics.limits import Limits
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
 SINCE = "since round"
 """Value of `reward_cliff`: the round in which the fall began."""
-LUCK = 10.0
+LUCK = 9.0
 """Usual differences between episodes by which the best of a run's rounds may lie above the others."""
 
 
@@ -130,7 +130,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     # Half an episode's fall shows in the mean when it is half over; the other half it has to stay.
     needed = int(max(limits.cliff_rounds, math.ceil(episode / 2)))
     # A few episodes do not show what is usual.
-    if pace.size < 4 * (episode + SMOOTH + needed):
+    if pace.size < 3 * (episode + SMOOTH + needed):
         return None
     mean = smoothed(np.convolve(pace, np.full(episode, 1 / episode), "valid"))
     below = rounds_below(mean, float(mean[0]))
