@@ -13,12 +13,28 @@ import gymnasium as gym
 
 from rl_twoclocks.worlds.base import World, WorldEnv, one_of
 from rl_twoclocks.worlds.gazebo import GAZEBO
+from rl_twoclocks.worlds.grasp import Grasp
 from rl_twoclocks.worlds.inspection import Inspection
 from rl_twoclocks.worlds.maze import Maze
 
-__all__ = ["WORLDS", "Inspection", "InspectionEnv", "Maze", "MazeEnv", "World", "make_world"]
+__all__ = [
+    "WORLDS",
+    "Grasp",
+    "GraspEnv",
+    "Inspection",
+    "InspectionEnv",
+    "Maze",
+    "MazeEnv",
+    "World",
+    "make_world",
+]
 
-WORLDS: dict[str, type[World]] = {"maze": Maze, "inspection": Inspection, **GAZEBO}
+WORLDS: dict[str, type[World]] = {
+    "maze": Maze,
+    "grasp": Grasp,
+    "inspection": Inspection,
+    **GAZEBO,
+}
 """By name; with gymnasium `rl_twoclocks/<Class>-v0`."""
 
 
@@ -26,6 +42,12 @@ class MazeEnv(WorldEnv):
     """One maze for gymnasium; see `Maze`."""
 
     make = Maze
+
+
+class GraspEnv(WorldEnv):
+    """One gripper for gymnasium; see `Grasp`."""
+
+    make = Grasp
 
 
 class InspectionEnv(WorldEnv):
@@ -45,7 +67,7 @@ def make_world(name: str, num_envs: int, **kwargs: Any) -> World:
     return known[one_of("name", name, known)](num_envs=num_envs, **kwargs)
 
 
-for _env in (MazeEnv, InspectionEnv):
+for _env in (MazeEnv, GraspEnv, InspectionEnv):
     _id = f"rl_twoclocks/{_env.make.__name__}-v0"
     if _id not in gym.registry:
         gym.register(_id, entry_point=f"{__name__}:{_env.__name__}")

@@ -182,7 +182,7 @@ class World:
         return self._observation, reward, terminated, truncated
 
     def close(self) -> None:
-        """Do nothing: there are no processes to end."""
+        """Do nothing: most worlds have nothing to release."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Capture everything that the future depends on, as tensors."""

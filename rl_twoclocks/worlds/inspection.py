@@ -117,8 +117,8 @@ class Inspection(World):
     light (0 diffuse, 1 grazing) and the share of time that is left. The next frame has the other
     light; every frame has noise of its own.
 
-    Rewards: +1 for rejecting a defect or accepting a sound surface, -1 for the opposite; both end
-    the episode. -1 when time is up, which truncates it. Otherwise 0.
+    Rewards: +1 for rejecting a defect or accepting a sound surface, -1 for the opposite, and -1 when
+    time is up; each ends the episode. Otherwise 0.
 
     Args:
         num_envs: N.
@@ -129,7 +129,7 @@ class Inspection(World):
         noise: standard deviation of a frame's noise; the grey scale is 1.
         share: how many surfaces have a defect.
         split: train or test; they share no texture and no defect.
-        time_limit: decisions until truncation.
+        time_limit: decisions until time is up.
 
     Raises:
         ValueError: an argument cannot be used; names the nearest right value.
@@ -200,7 +200,9 @@ class Inspection(World):
         decided = action >= ACCEPT
         right = decided & ((action == REJECT) == self.defective)
         decision = np.where(right, RIGHT_DECISION, WRONG_DECISION)
-        return np.where(decided, decision, TIME_OUT * late), decided, right
+        # No truncation: time that is up is a result with a reward of its own, and the observation
+        # tells how much is left. Nothing would come after it to bootstrap from.
+        return np.where(decided, decision, TIME_OUT * late), decided | late, right
 
     def _observe(self, index: Index) -> None:
         line, column, light = self.line[index], self.column[index], self.light[index]

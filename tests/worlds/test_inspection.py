@@ -72,7 +72,7 @@ def test_the_rewards_follow_the_hidden_label(share: float) -> None:
                 expected = (1.0 if right else -1.0), True, False, right
             else:
                 late = time[i] == 5
-                expected = (-1.0 if late else 0.0), False, late, False
+                expected = (-1.0 if late else 0.0), late, False, False
             assert (reward[i], terminated[i], truncated[i], world.success[i]) == expected
         time[terminated | truncated] = 0
         world.reset(terminated | truncated)
