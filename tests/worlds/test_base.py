@@ -19,16 +19,21 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("maze", {"size": 7, "time_limit": 12}),
     ("maze", {"size": 9, "view": "partial", "reward": "dense", "mazes": 20, "time_limit": 9}),
     ("maze", {"size": 7, "view": "partial", "reward": "noisy", "time_limit": 7, "split": "test"}),
+    ("grasp", {"time_limit": 6}),
+    ("grasp", {"time_limit": 9, "reward": "dense", "friction": 0.2, "spread": 0.0}),
     ("inspection", {"time_limit": 6}),
     ("inspection", {"rotation": 8.0, "split": "test", "places": 3, "stride": 12}),
 ]
-IDS = ["full", "dense", "noisy", "inspection", "rotated"]
+IDS = ["full", "dense", "noisy", "grasp", "slippery", "inspection", "rotated"]
 SEEDS = list(range(50, 60))
 every_world = pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=IDS)
 
 
 def actions(world: World, steps: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, world.action_space.n, (steps, world.num_envs))
+    rng, space = np.random.default_rng(seed), world.action_space
+    if isinstance(space, gym.spaces.Box):
+        return rng.uniform(-1, 1, (steps, world.num_envs, *space.shape)).astype(np.float32)
+    return rng.integers(0, space.n, (steps, world.num_envs))
 
 
 def play(world: World, moves: np.ndarray, seeds: list[int] | None = None) -> list[np.ndarray]:
@@ -108,14 +113,16 @@ def test_a_saved_state_goes_on_exactly(name: str, settings: dict) -> None:
 @every_world
 def test_the_project_can_resume_it_inside_gymnasium(name: str, settings: dict) -> None:
     env = gym.make(f"rl_twoclocks/{name.capitalize()}-v0", disable_env_checker=True, **settings)
+    space = env.action_space
+    first, second = (np.full(space.shape, value, space.dtype) for value in (0, 1))
     env.reset(seed=1)
-    env.step(0)
+    env.step(first)
     state = snapshot.capture(env)
     assert state is not None
-    expected = env.step(1)
+    expected = env.step(second)
     env.reset(seed=2)
     snapshot.restore(env, state)
-    found = env.step(1)
+    found = env.step(second)
     np.testing.assert_array_equal(found[0], expected[0])
     assert found[1:] == expected[1:]
 
@@ -137,7 +144,7 @@ def test_it_runs_as_one_torchrl_environment(name: str, settings: dict) -> None:
     assert world.observation_space.contains(rollout["observation"][3, 5].numpy())
     ends = rollout["next", "done"].sum()
     assert ends == world.episodes > 0
-    steps = rollout["action"].permute(1, 0).numpy()
+    steps = rollout["action"].transpose(0, 1).numpy()
     played = play(make_world(name, 10, **settings), steps, SEEDS)
     np.testing.assert_array_equal(played[0], rollout["observation"].transpose(0, 1).numpy())
     np.testing.assert_array_equal(played[5], rollout["next", "observation"].transpose(0, 1).numpy())
@@ -147,7 +154,7 @@ def test_it_runs_as_one_torchrl_environment(name: str, settings: dict) -> None:
 def test_a_mask_resets_those_it_names(name: str, settings: dict) -> None:
     world = make_world(name, 10, **settings)
     world.reset(seeds=SEEDS)
-    before = world.step(np.zeros(10, np.int64))[0].copy()
+    before = world.step(actions(world, 1)[0])[0].copy()
     mask = np.arange(10) % 3 == 0
     after = world.reset(mask)
     np.testing.assert_array_equal(before[~mask], after[~mask])
