@@ -18,6 +18,7 @@ from rl_twoclocks.configure import check_overrides, config_dir, groups, schema_k
 from rl_twoclocks.rundir import plain
 from rl_twoclocks.safety import settle
 from rl_twoclocks.worlds.gazebo.world import shipped
+from rl_twoclocks.worlds.grasp import SUBSTEPS
 
 GROUPS = groups()
 CHOICES = [(group, choice) for group, names in GROUPS.items() for choice in names]
@@ -94,22 +95,25 @@ def test_an_experiment_names_the_exact_command(choice: str) -> None:
 @pytest.mark.parametrize("choice", GROUPS["task"])
 def test_a_task_names_itself_and_its_family(choice: str) -> None:
     config = compose([f"task={choice}", *needed("task", choice)])
-    if choice == "gym":
-        assert config.task.name == "CartPole-v1"
+    if choice in ("gym", "minigrid"):
+        assert config.task.name == {"gym": "CartPole-v1"}.get(choice, "MiniGrid-DoorKey-5x5-v0")
         return
     assert config.task.name == ("alien" if choice == "atari" else choice)
     if config.task.import_ is not None:
         importlib.import_module(config.task.import_)
         assert str(gym.spec(config.task.env_id).entry_point).startswith(config.task.import_)
         return
-    folder = "mujoco" if config.task.family == "mujoco" else "classic_control"
+    folder = {"mujoco": "mujoco", "lunarlander": "box2d"}
+    folder = folder.get(choice, folder.get(config.task.family, "classic_control"))
     assert f"gymnasium.envs.{folder}" in str(gym.spec(config.task.env_id).entry_point)
 
 
 def test_frame_skip_is_the_simulators_own() -> None:
     for path in sorted((config_dir() / "task").glob("*.yaml")):
         task = yaml.safe_load(path.read_text())["task"]
-        if task.get("family") == "mujoco":
+        if task.get("name") == "grasp":
+            assert task["frame_skip"] == SUBSTEPS
+        elif task.get("family") == "mujoco":
             env = gym.make(task["env_id"])
             assert env.unwrapped.frame_skip == task["frame_skip"], path.stem
             env.close()
