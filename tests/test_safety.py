@@ -7,6 +7,7 @@ import random
 import pytest
 
 from rl_twoclocks import Config, ConfigError, compose
+from rl_twoclocks.configure import groups
 from rl_twoclocks.safety import SAFE_TABLE, Derived, settle, zone
 
 
@@ -60,6 +61,17 @@ def test_the_cap_itself_is_allowed_and_one_frame_more_is_not(
     settled(family, *at, mode="error")
     with pytest.raises(ConfigError, match="is above"):
         settled(family, *above, mode="error")
+
+
+@pytest.mark.parametrize("task", [t for t in groups()["task"] if t != "gym"])
+def test_a_preset_lies_inside_its_row(task: str) -> None:
+    config, derived = settle(compose([f"task={task}"]))
+    if config.task.family in SAFE_TABLE:
+        assert derived.clock_ratio <= SAFE_TABLE[config.task.family].ratio_cap
+    words = ("outside", "is above", "asks for")
+    assert not [note for note in derived.notes if any(word in note for word in words)]
+    if config.task.family == "inspection":
+        assert 0 < config.task.kwargs["rotation"] <= 5
 
 
 def test_observe_changes_and_says_nothing() -> None:

@@ -146,21 +146,26 @@ def test_the_observation_says_where_everything_is() -> None:
     np.testing.assert_allclose(observation[:, 18], 1 - 10 / 60)
 
 
-def test_shaping_adds_up_to_what_the_start_decides() -> None:
-    """Potential-based: discounted, the shaping of an episode is the potential of its start."""
-    sparse, dense = (begun(6, reward=kind, gamma=0.9) for kind in ("sparse", "dense"))
-    gripper, thing = parts(dense)
-    way = 10 * (np.linalg.norm(thing - gripper, axis=1) + 0.08)
+def test_the_dense_reward_adds_up_to_what_came_nearer() -> None:
+    sparse, dense = begun(6, reward="sparse"), begun(6, reward="dense", shaping=0.5)
     hands = Hand(sparse), Hand(dense)
     total, open_ = np.zeros(6), np.ones(6, bool)
-    for t in range(60):
+    gripper, thing = parts(dense)
+    before = 10 * (np.linalg.norm(thing - gripper, axis=1) + 0.08)
+    after = np.zeros(6)
+    while open_.any():
         plain, shaped = (hand.world.step(hand.act()) for hand in hands)
-        total += np.where(open_, 0.9**t * (shaped[1] - plain[1]), 0.0)
+        total += np.where(open_, shaped[1] - plain[1], 0.0)
+        gripper, thing = parts(dense)
+        left = np.maximum(0.08 + REST - thing[:, 2], 0)
+        new = open_ & plain[2]
+        after[new] = 10 * (np.linalg.norm(thing - gripper, axis=1) + left)[new]
         open_ &= ~plain[2]
         for hand in hands:
             hand.closing[plain[2]] = 0
             hand.world.reset(plain[2])
-    np.testing.assert_allclose(total, 0.5 * way, atol=1e-6)
+    np.testing.assert_allclose(total, 0.5 * (before - after), atol=1e-6)
+    assert (after < 0.15).all()
 
 
 def test_noise_has_the_deviation_asked_for() -> None:

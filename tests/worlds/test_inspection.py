@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from rl_twoclocks.worlds import Inspection
 from rl_twoclocks.worlds.inspection import (
@@ -164,6 +166,45 @@ def test_a_single_frame_does_not_tell_but_all_of_them_do() -> None:
     signs = [f for light in (frames[:4], frames[4:]) for f in (light.min(0), light.max(0))]
     signs = np.column_stack([extremes(sign) for sign in signs])
     assert (fitted(signs, label) == label).mean() > 0.85
+
+
+PRESET = {"view": 16, "stride": 12}
+
+
+@pytest.mark.parametrize("settings", [{}, PRESET], ids=["default", "preset"])
+def test_no_rule_on_one_frame_is_right_in_three_of_four(settings: dict[str, int]) -> None:
+    """Where not one pixel differs, a frame of a defective surface is one of a sound surface."""
+    _, marred = begun(8000, share=1.0, noise=0.0, **settings)
+    _, sound = begun(8000, share=0.0, noise=0.0, **settings)
+    seen = (np.abs(marred - sound) > 1e-3).any(1)
+    # At best all sound surfaces and all defects in sight are known, and half of them are sound.
+    assert 0.55 < 0.5 + 0.5 * seen.mean() < 0.75
+
+
+@pytest.mark.slow
+def test_a_trained_classifier_of_one_frame_is_right_in_less_than_three_of_four() -> None:
+    """The network of the preset, by supervision, judged on surfaces of the other split."""
+    (world, frame), (judge, unseen) = (
+        begun(count, split=split, **PRESET) for count, split in ((60_000, "train"), (6000, "test"))
+    )
+    mean, deviation = frame.mean(0), frame.std(0) + 1e-4
+    inputs, judged = (torch.from_numpy((x - mean) / deviation) for x in (frame, unseen))
+    label = torch.from_numpy(world.defective).float()
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(260, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
+    )
+    optimizer, best = torch.optim.Adam(net.parameters(), 1e-3), 0.0
+    for _ in range(6):
+        for rows in torch.randperm(len(label)).split(128):
+            loss = nn.functional.binary_cross_entropy_with_logits(net(inputs[rows])[:, 0], label[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            decided = (net(judged)[:, 0] > 0).numpy()
+        best = max(best, float((decided == judge.defective).mean()))
+    assert 0.55 < best < 0.75
 
 
 def test_rotation_turns_the_image_and_nothing_else() -> None:
