@@ -21,9 +21,18 @@ from pathlib import Path
 import numpy as np
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks" / "worlds.csv"
-COLUMNS = (
-    "task,seed,frames,conditions,acting,success_rate,return_mean,episodes,wall_seconds,command"
-).split(",")
+COLUMNS = [
+    "task",
+    "seed",
+    "frames",
+    "conditions",
+    "acting",
+    "success_rate",
+    "return_mean",
+    "episodes",
+    "wall_seconds",
+    "command",
+]
 SAMPLES = 200
 """Episodes of each evaluation."""
 

@@ -197,7 +197,9 @@ def test_a_trained_classifier_of_one_frame_is_right_in_less_than_three_of_four()
     optimizer, best = torch.optim.Adam(net.parameters(), 1e-3), 0.0
     for _ in range(6):
         for rows in torch.randperm(len(label)).split(128):
-            loss = nn.functional.binary_cross_entropy_with_logits(net(inputs[rows])[:, 0], label[rows])
+            loss = nn.functional.binary_cross_entropy_with_logits(
+                net(inputs[rows])[:, 0], label[rows]
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
