@@ -244,7 +244,7 @@ class Inspection(World):
         panel = np.zeros((self.grid, view + 2, 3))
         panel[:view, 2:] = seen[:, :, None]
         picture = np.concatenate([whole, panel], axis=1)
-        return (255 * np.kron(picture, np.ones((6, 6, 1)))).astype(np.uint8)
+        return (255 * np.kron(picture, np.ones((8, 8, 1)))).astype(np.uint8)
 
 
 def _camera(

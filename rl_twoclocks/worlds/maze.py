@@ -327,7 +327,7 @@ class Maze(World):
         self._observation[index, area + 5] = (columns - column) / self.size
 
     def render(self, number: int = 0) -> Array:
-        """Draw one maze, 8 pixels per cell: walls dark, agent blue, goal green; unseen cells dim."""
+        """Draw one maze, 16 pixels per cell: walls dark, agent blue, goal green; unseen cells dim."""
         row, here = self.row[number], self.position[number]
         picture = np.where(self.pool.wall[row][:, None], (40, 40, 40), (235, 235, 235))
         if not self.full:
@@ -338,7 +338,7 @@ class Maze(World):
         picture[here] = (40, 90, 220)
         inner = slice(self.margin, self.margin + self.size)
         picture = picture.reshape(self.width, self.width, 3)[inner, inner]
-        return np.kron(picture, np.ones((8, 8, 1), dtype=int)).astype(np.uint8)
+        return np.kron(picture, np.ones((16, 16, 1), dtype=int)).astype(np.uint8)
 
 
 def _moves(width: int) -> Array:
