@@ -47,14 +47,14 @@ class MazeEnv(WorldEnv):
 class GraspEnv(WorldEnv):
     """One gripper for gymnasium; see `Grasp`."""
 
-    metadata = WorldEnv.metadata | {"render_fps": 25}  # 0.04 s each
+    metadata = WorldEnv.metadata | {"render_fps": 25}  # type: ignore[misc]  # 0.04 s each
     make = Grasp
 
 
 class InspectionEnv(WorldEnv):
     """One surface for gymnasium; see `Inspection`."""
 
-    metadata = WorldEnv.metadata | {"render_fps": 2}  # few, to be looked at
+    metadata = WorldEnv.metadata | {"render_fps": 2}  # type: ignore[misc]  # few, to look at
     make = Inspection
 
 
