@@ -22,7 +22,7 @@ episodes, at the end of the run. Varied: the objective (`--objectives`), the lag
 * The horizontal axis is what was measured (mean staleness, total variation), never the nominal lag.
 
 `collect` writes docs/benchmarks/lag.csv, one row per run, where rows of other runs stay, and a
-picture per task. Runs that lag.csv holds are not made again.
+picture per task, and the tables of docs/benchmarks/lag.md. Runs that lag.csv holds are not made again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import rows as kept
 import yaml
 from figures import RANDOM_RETURNS, lag_scores
 from training import train_all
 
+from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +58,7 @@ STAGES = {
 MUJOCO_SEEDS = 5
 U = 2048
 RUN = ("stage", "task", "objective", "lag", "seed")
+TABLES = "<!-- Written by scripts/lag.py collect: nothing below is typed. -->\n"
 
 
 def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
@@ -131,7 +134,42 @@ def collect(args: argparse.Namespace) -> int:
     rows = kept.merge(OUT / "lag.csv", rows, RUN)
     for stage, task in sorted({(r["stage"], r["task"]) for r in rows}):
         _picture(stage, task, rows)
+    _write_tables(rows)
     return 0
+
+
+def _write_tables(rows: list[dict]) -> None:
+    """Put the tables of all stages and tasks into lag.md, in the place of the old ones."""
+    page = OUT / "lag.md"
+    head = page.read_text().split(TABLES)[0]
+    parts = [head + TABLES]
+    for stage, task in sorted({(r["stage"], r["task"]) for r in rows}):
+        mine = [row for row in rows if row["stage"] == stage and row["task"] == task]
+        found = lag_scores(mine)
+        lags = sorted({lag for _, lag in found})
+        lines = ["| objective | " + " | ".join(f"lag {lag}" for lag in lags) + " |"]
+        lines.append("| --- " * (len(lags) + 1) + "|")
+        for objective in OBJECTIVES:
+            cells = [_cell(found.get((objective, lag), [])) for lag in lags]
+            if any(cells):
+                lines.append(f"| `{objective}` | " + " | ".join(cells) + " |")
+        shift = []
+        for lag in lags:
+            each = [float(row["total_variation"]) for row in mine if int(row["lag"]) == lag]
+            shift.append(f"lag {lag}: {statistics.fmean(each):.2f}")
+        parts.append(f"\n## {task}, {stage}\n\n![{task}](lag_{stage}_{task}.png)\n\n")
+        parts.append("\n".join(lines) + "\n\n")
+        parts.append(f"Measured total variation, mean over objectives: {', '.join(shift)}.\n")
+    page.write_text("".join(parts))
+    print(f"wrote {page.relative_to(ROOT)}")
+
+
+def _cell(scores: list[float]) -> str:
+    """Interquartile mean and every seed."""
+    if not scores:
+        return ""
+    middle = float(interquartile_mean(np.array(scores)))
+    return f"**{middle:.2f}** ({', '.join(f'{x:.2f}' for x in scores)})"
 
 
 def _picture(stage: str, task: str, rows: list[dict]) -> None:

@@ -6,7 +6,8 @@
 
 The rule, written down before the runs: for each of the two, `CONFIGS` points are drawn at random from
 its space below (the shipped default is point 0) and trained on every task in `TASKS` for `FRAMES`
-frames with seed 101, which no reported run uses. A point's score is the mean over tasks of
+frames with seed 101, which no reported run uses. `CHOSEN` adds one more point to each, thought of after
+the first were seen. A point's score is the mean over tasks of
 (return - random) / (reference - random). A short run favours what anneals fast, so the best
 `FINALISTS` points of each are trained again for `CONFIRM_FRAMES` frames with seed 102, and the point
 with the best mean there is the preset. Whoever looks at fewer points of one side than of the other
@@ -55,6 +56,14 @@ SPACES: dict[str, dict[str, list]] = {
 }
 
 
+CHOSEN: dict[str, list[list[str]]] = {
+    "classic": [["algo.gae_lambda=0.9"]],
+    "safe": [["algo.advantage=vtrace", "algo.max_importance_ratio=1.0", "algo.ess_base=1.0"]],
+}
+POINTS = CONFIGS + 1
+"""Points of each."""
+
+
 def points(clocks: str) -> list[list[str]]:
     """The overrides of every point; the same list on every machine."""
     stream = random.Random(f"search {clocks}")
@@ -72,7 +81,7 @@ def points(clocks: str) -> list[list[str]]:
                 overrides.append(f"{key}={value}")
         if overrides not in drawn:
             drawn.append(overrides)
-    return drawn
+    return drawn + CHOSEN[clocks]
 
 
 def place(runs: Path, clocks: str, point: int, task: str, seed: int) -> Path:
@@ -125,7 +134,7 @@ def score(runs: Path, clocks: str, point: int, seed: int) -> float | None:
 
 def finalists(runs: Path, clocks: str) -> list[int]:
     """The points that go on, best first."""
-    scored = [(score(runs, clocks, p, SEARCH_SEED), p) for p in range(CONFIGS)]
+    scored = [(score(runs, clocks, p, SEARCH_SEED), p) for p in range(POINTS)]
     done = sorted(((s, p) for s, p in scored if s is not None), reverse=True)
     return [point for _, point in done[:FINALISTS]]
 
@@ -167,7 +176,7 @@ def main() -> int:
         return 0
     if args.what == "run":
         # Point by point on both sides: broken off at any time, both have had the same budget.
-        jobs = [(c, p, t, SEARCH_SEED) for p in range(CONFIGS) for c in SPACES for t in TASKS]
+        jobs = [(c, p, t, SEARCH_SEED) for p in range(POINTS) for c in SPACES for t in TASKS]
     else:
         jobs = [
             (c, p, t, CONFIRM_SEED) for c in SPACES for p in finalists(args.runs, c) for t in TASKS
