@@ -24,6 +24,8 @@ from rl_twoclocks.window import Window
 
 COMPILE_PAYS_AFTER = 50_000
 """Optimizer steps from which compiling (some 15 s) is won back (some 0.5 ms a step)."""
+COMPILE_PAYS_WITH_MEMORY = 5_000
+"""The same through a cell, whose sequence takes longer to compile but is ten times as fast then."""
 
 
 @dataclass
@@ -51,9 +53,12 @@ class Parts:
 
     def start_source(self, config: Config) -> None:
         """Start collecting; resets the environments, or takes up their restored state."""
+        memory = self.behaviour.memory
         self.source = make_source(
             self.env, self.behaviour, config, self.update_frequency, self.clocks.frames
         )
+        # The collector tries the policy once when it starts.
+        self.behaviour.memory = memory
         self.source.publish(self.behaviour)
 
     def publish(self) -> None:
@@ -146,7 +151,8 @@ def build(config: Config, derived: Derived) -> Parts:
     shape = env.observation_shape
     model = ActorCritic(shape, env.action_spec, config.model, generator(config.seed, "weights"))
     flat = FlatParameters(model.to(device))
-    normalizer = Normalizer(tuple(shape), config.num_envs, config.algo.gamma, config.normalize)
+    algo, real = config.algo, env.encoding.real
+    normalizer = Normalizer(tuple(shape), config.num_envs, algo.gamma, config.normalize, real)
     noise = generator(config.seed, "policy", collect_device)
     action_map = ActionMap(env.action_spec, config.model.squash, collect_device)
     behaviour = BehaviourPolicy(
@@ -215,4 +221,5 @@ def decide_compile(config: Config, derived: Derived) -> bool:
         if config.compile is True:
             raise ConfigError("compile=true needs a C++ compiler (g++ or clang++) on the PATH")
         return False
-    return config.compile is True or derived.update_steps >= COMPILE_PAYS_AFTER
+    pays = COMPILE_PAYS_AFTER if config.model.memory == "none" else COMPILE_PAYS_WITH_MEMORY
+    return config.compile is True or derived.update_steps >= pays

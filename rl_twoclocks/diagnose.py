@@ -113,19 +113,25 @@ class Diagnose:
         model = self.parts.model
         flat, behaviour = self._some(ready)
         dist = model.distribution
-        current = model.policy(flat["observation"])
+        if model.memory is None:
+            current = model.policy(flat["observation"])
+        else:
+            # By segments: a memory runs through them.
+            segments = model.policy(ready.segments["observation"])
+            current = tuple(part.flatten(0, 1) for part in segments)
         log_ratio = dist.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
         readings = policy_shift(dist, behaviour, current, log_ratio)
         readings |= score.score_readings(
             dist, behaviour, current, flat["action"], flat["advantage"], log_ratio
         )
-        readings["diag/action_dims"] = float(current[0].shape[-1] if dist is Gaussian else 1)
+        readings["diag/action_dims"] = float(flat["action"][0].numel())
         readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
-        if dist is Gaussian:
+        if issubclass(dist, Gaussian):
             readings["diag/policy_std"] = float(current[1].mean())
         else:
-            share = dist.entropy(current).mean() / torch.log(torch.tensor(current[0].shape[-1]))
-            readings["diag/policy_entropy_share"] = float(share)
+            entropy_now, most = dist.entropy(current).mean(), dist.largest_entropy(current).mean()
+            # Where masks leave no choice anywhere, nothing is missing.
+            readings["diag/policy_entropy_share"] = float(entropy_now / most) if most > 0 else 1.0
         return readings
 
     def judge(self, readings: dict[str, float]) -> list[Alarm]:
@@ -185,7 +191,8 @@ class Diagnose:
     def _places(self, window: TensorDict, ready: Round) -> tuple[Tensor, Tensor]:
         """What states are told apart by, [n, d]: raw, and as the network takes them."""
         if not self.parts.model.sees:
-            return window["observation"].flatten(0, 1), ready.flat["observation"]
+            seen = self.parts.model.seen(ready.flat["observation"])
+            return window["observation"].flatten(0, 1), seen
         # The newest image of each stack, small: what is in the others has been a newest one too.
         newest = ready.flat["observation"][:, -1:]
         parts = newest.split(IMAGES)
@@ -247,6 +254,8 @@ class Diagnose:
         parts = self.parts
         readings: dict[str, float] = {}
         observation = self._some(ready)[0]["observation"]
+        if parts.model.memory is not None:
+            observation = parts.model.features(ready.segments["observation"]).flatten(0, 1)
         if ready.log_ratio.numel() >= 3 * self.config.clocks.minibatch_size:
             with torch.enable_grad():
                 gradients = parts.learner.gradients(ready, GRADIENTS)

@@ -15,6 +15,10 @@ from torch import Tensor
 Params = tuple[Tensor, ...]
 """Distribution parameters in the order of `keys`, each [..., A]."""
 
+FORBIDDEN = -1e8
+"""Logit of a choice that an action mask rules out: its probability is 0 in single precision, and
+entropies and divergences stay finite, which those of an infinite logit would not."""
+
 
 class Gaussian:
     """Diagonal Gaussian; parameters `loc` and `scale` [..., A], actions [..., A]."""
@@ -76,7 +80,11 @@ class Gaussian:
 
 
 class Categorical:
-    """Categorical over n choices; parameter `logits` [..., n], actions int64 [...]."""
+    """Categorical over n choices; parameter `logits` [..., n], actions int64 [...].
+
+    Choices whose logit is `FORBIDDEN` are ruled out: everything here is then that of the distribution
+    over the others.
+    """
 
     keys = ("logits",)
 
@@ -91,6 +99,11 @@ class Categorical:
         """Entropy in nats: [...]."""
         log_p = params[0].log_softmax(-1)
         return -(log_p.exp() * log_p).sum(-1)
+
+    @staticmethod
+    def largest_entropy(params: Params) -> Tensor:
+        """Entropy in nats if all choices that are not ruled out were alike: [...]."""
+        return (params[0] > FORBIDDEN / 2).sum(-1).to(params[0]).log()
 
     @staticmethod
     def kl(p: Params, q: Params) -> Tensor:
@@ -121,4 +134,56 @@ class Categorical:
         return params[0].argmax(-1)
 
 
-Distribution = type[Gaussian] | type[Categorical]
+class MultiCategorical:
+    """K independent choices at once; parameter `choice_logits` [..., K, n], actions int64 [..., K].
+
+    Choices with fewer than n values are filled up with `FORBIDDEN`. Bits are choices of two.
+    """
+
+    keys = ("choice_logits",)
+
+    @staticmethod
+    def log_prob(params: Params, action: Tensor) -> Tensor:
+        """Log-probability of actions [..., K], summed over choices: [...]."""
+        return Categorical.log_prob(params, action).sum(-1)
+
+    @staticmethod
+    def entropy(params: Params) -> Tensor:
+        """Entropy in nats: [...]."""
+        return Categorical.entropy(params).sum(-1)
+
+    @staticmethod
+    def largest_entropy(params: Params) -> Tensor:
+        """Entropy in nats if all values that are not ruled out were alike: [...]."""
+        return Categorical.largest_entropy(params).sum(-1)
+
+    @staticmethod
+    def kl(p: Params, q: Params) -> Tensor:
+        """KL(p || q) in nats: [...]."""
+        return Categorical.kl(p, q).sum(-1)
+
+    @staticmethod
+    def expected_log_prob(p: Params, q: Params) -> Tensor:
+        """E_{a ~ p}[log q(a)]: [...]."""
+        return Categorical.expected_log_prob(p, q).sum(-1)
+
+    @staticmethod
+    def blend(p: Params, q: Params, share: float) -> tuple[Params, Tensor]:
+        """p^(1 - share) q^share: logits once it is normalised, and its mass [...]."""
+        blended, mass = Categorical.blend(p, q, share)
+        return blended, mass.prod(-1)
+
+    @staticmethod
+    def sample(params: Params, generator: torch.Generator) -> Tensor:
+        """Draw one action per state from a stream of its own."""
+        flat = Categorical.sample((params[0].flatten(0, -2),), generator)
+        return flat.view(params[0].shape[:-1])
+
+    @staticmethod
+    def mode(params: Params) -> Tensor:
+        """Most likely action."""
+        return Categorical.mode(params)
+
+
+Distribution = type[Gaussian] | type[Categorical] | type[MultiCategorical]
+DISTRIBUTIONS: tuple[Distribution, ...] = (Gaussian, Categorical, MultiCategorical)

@@ -131,7 +131,7 @@ class Evaluator:
         if self.policy.generator is not None:
             self.policy.generator.manual_seed(self.noise_seed)
         return evaluate(
-            lambda observation: self.policy.act(observation)[0],
+            lambda observation: self.policy.act(observation, self.env.begun)[0],
             self.env,
             self.episodes,
             self.seeds,

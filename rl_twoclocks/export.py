@@ -19,6 +19,7 @@ from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import ExportCommandConfig
 
+Tensors = tuple[Tensor, ...]
 AGREE = 1e-5
 """Largest difference between an exported action and the policy's, relative to its range."""
 
@@ -30,10 +31,13 @@ class DeployedPolicy(nn.Module):
         ValueError: observations of another shape.
     """
 
+    inputs: tuple[str, ...] = ("observation",)
+    outputs: tuple[str, ...] = ("action",)
     shift: Tensor
     scale: Tensor
     low: Tensor
     high: Tensor
+    start: Tensor
 
     def __init__(self, saved: dict[str, Any]) -> None:
         """Build from a loaded checkpoint; its environment is made once, to read its spaces."""
@@ -41,6 +45,7 @@ class DeployedPolicy(nn.Module):
         from rl_twoclocks.collect import BehaviourPolicy
         from rl_twoclocks.config import Config
         from rl_twoclocks.envs import make_env
+        from rl_twoclocks.models import ActionMap
         from rl_twoclocks.state import learned
 
         config = Config.model_validate(saved["config"])
@@ -51,25 +56,33 @@ class DeployedPolicy(nn.Module):
         try:
             policy = BehaviourPolicy.fresh(config, env, None)
             space = env.backend.action_space
+            self.layout = None if env.encoding.plain else env.encoding.layout()
+            self.action_map = ActionMap(env.action_spec, config.model.squash, "cpu")
             self.shape = tuple(env.observation_shape)
             self.dtype = torch.uint8 if env.image else torch.float32
         finally:
             env.close()
         parameters, normalizer = learned(config, policy, saved)
         policy.publish(parameters, normalizer, 0)
-        self.actor = policy.network.layers("actor")
+        self.network = policy.network
+        self.network.critic = nn.Sequential()
+        self.actor = self.network.layers("actor")
         self.normalizes = normalizer.config.observation
         self.clip = normalizer.config.observation_clip
-        self.bounded = hasattr(space, "low")
-        self.start = int(getattr(space, "start", 0))
-        self.squash = config.model.squash
+        self.real = self.action_map.real
+        self.action_shape = tuple(space.shape or ())
         self.register_buffer("shift", policy.shift.clone())
         self.register_buffer("scale", policy.scale.clone())
-        self.register_buffer("low", torch.as_tensor(np.array(getattr(space, "low", 0.0))))
-        self.register_buffer("high", torch.as_tensor(np.array(getattr(space, "high", 0.0))))
+        for name in ("low", "high", "start"):
+            self.register_buffer(name, torch.as_tensor(np.array(getattr(space, name, 0))))
 
     def forward(self, observation: Tensor) -> Tensor:
         """Actions for raw observations [n, ...] in float32; images in bytes."""
+        x = self.normalized(observation)
+        return self.action(self.actor(x), x)
+
+    def normalized(self, observation: Tensor) -> Tensor:
+        """What the network takes, [n, obs] or images."""
         if tuple(observation.shape[1:]) != self.shape:
             raise ValueError(
                 f"observations must be [n, {', '.join(map(str, self.shape))}], "
@@ -78,20 +91,52 @@ class DeployedPolicy(nn.Module):
         x = observation
         if self.normalizes:
             x = ((x - self.shift) * self.scale).clamp(-self.clip, self.clip)
-        output = self.actor(x if self.dtype == torch.uint8 else x.flatten(1))
-        if not self.bounded:
-            return output.argmax(-1) + self.start
-        raw = torch.tanh(output) if self.squash == "tanh" else output.clamp(-1, 1)
-        centre, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        # Rounding may push centre + half * 1 past the bound by one unit in the last place.
-        return torch.minimum(torch.maximum(centre + half * raw, self.low), self.high)
+        return x if self.dtype == torch.uint8 else x.flatten(1)
+
+    def action(self, output: Tensor, x: Tensor) -> Tensor:
+        """The environment's actions for the actor's output [n, A]."""
+        params = self.network.head(output, x)
+        action = self.action_map(self.network.distribution.mode(params))
+        return action.reshape(-1, *self.action_shape) + (0 if self.real else self.start)
+
+    def examples(self, n: int = 64) -> Tensors:
+        """Inputs of every kind, n of each."""
+        return (random_observations(self, n),)
 
     def output(self) -> dict[str, Any]:
         """What comes out, for those who read the file that describes the export."""
-        if not self.bounded:
-            return {"dtype": "int64", "shape": ["n"], "start": self.start}
-        bounds = {"low": self.low.tolist(), "high": self.high.tolist()}
-        return {"dtype": "float32", "shape": ["n", *self.low.shape], **bounds}
+        shape = ["n", *self.action_shape]
+        if not self.real:
+            return {"dtype": "int64", "shape": shape, "start": self.start.tolist()}
+        # JSON has no infinity: where there is no bound, null.
+        bounds = {"low": _plain(self.low), "high": _plain(self.high)}
+        return {"dtype": "float32", "shape": shape, **bounds}
+
+
+class DeployedMemoryPolicy(DeployedPolicy):
+    """A policy that remembers: its state [n, S] goes in, 0 at an episode's beginning, and comes out."""
+
+    inputs = ("observation", "memory")
+    outputs = ("action", "next_memory")
+
+    def forward(self, observation: Tensor, memory: Tensor) -> Tensors:  # type: ignore[override]
+        """Actions for raw observations [n, ...] in float32, and the next state."""
+        x = self.normalized(observation)
+        features, following = self.network.recall(x, memory)
+        return self.action(self.actor(features), x), following
+
+    def examples(self, n: int = 64) -> Tensors:
+        """Inputs of every kind, n of each."""
+        assert self.network.memory is not None
+        generator = torch.Generator().manual_seed(1)
+        memory = torch.randn(n, self.network.memory.size, generator=generator).tanh()
+        return random_observations(self, n), memory
+
+
+def deployed(saved: dict[str, Any]) -> DeployedPolicy:
+    """The policy of a loaded checkpoint, ready to be exported."""
+    remembers = saved["config"]["model"].get("memory", "none") != "none"
+    return (DeployedMemoryPolicy if remembers else DeployedPolicy)(saved).eval()
 
 
 def export(command: ExportCommandConfig) -> list[Path]:
@@ -117,20 +162,23 @@ def export(command: ExportCommandConfig) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
-    policy = DeployedPolicy(saved).eval()
+    policy = deployed(saved)
     written = []
     if command.format in ("torch", "both"):
         written.append(_torch_program(policy, out / f"{name}.pt2"))
     if command.format in ("onnx", "both"):
         written.append(_onnx(policy, out / f"{name}.onnx"))
+    layout = {"layout": policy.layout} if policy.layout else {}
     facts = {
         "checkpoint": str(path.absolute()),
         "input": {
             "name": "observation",
             "dtype": str(policy.dtype).removeprefix("torch."),
             "shape": ["n", *policy.shape],
+            **layout,
         },
         "output": {"name": "action", **policy.output()},
+        **_memory(policy),
         "frames": saved["clocks"]["frames"],
         "task": saved["config"]["task"]["env_id"],
         "files": [str(file.absolute()) for file in written],
@@ -139,6 +187,18 @@ def export(command: ExportCommandConfig) -> list[Path]:
     for file in written:
         print(f"{'exported':<10} {file}")
     return written
+
+
+def _memory(policy: DeployedPolicy) -> dict[str, Any]:
+    if policy.network.memory is None:
+        return {}
+    shape = ["n", policy.network.memory.size]
+    return {"memory": {"input": "memory", "output": "next_memory", "shape": shape, "first": 0.0}}
+
+
+def _plain(bound: Tensor) -> Any:
+    values = [float(x) if torch.isfinite(x) else None for x in bound.flatten()]
+    return np.array(values, dtype=object).reshape(bound.shape).tolist()
 
 
 def random_observations(policy: DeployedPolicy, n: int = 64) -> Tensor:
@@ -153,14 +213,15 @@ def random_observations(policy: DeployedPolicy, n: int = 64) -> Tensor:
 
 def _torch_program(policy: DeployedPolicy, file: Path) -> Path:
     batch = torch.export.Dim("n", min=1)
-    example = random_observations(policy, 2)
+    example = policy.examples(2)
     with warnings.catch_warnings():
         # torch's own, about its internals: nothing that a user could do anything about.
         warnings.simplefilter("ignore")
-        program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},))
+        shapes = tuple({0: batch} for _ in example)
+        program = torch.export.export(policy, example, dynamic_shapes=shapes)
         torch.export.save(program, file)
         again = torch.export.load(file).module()
-    _compare(policy, lambda x: again(x), file)
+    _compare(policy, lambda *x: again(*x), file)
     return file
 
 
@@ -178,36 +239,42 @@ def _onnx(policy: DeployedPolicy, file: Path) -> Path:
         warnings.simplefilter("ignore")
         torch.onnx.export(
             policy,
-            (random_observations(policy, 2),),
+            policy.examples(2),
             str(file),
-            input_names=["observation"],
-            output_names=["action"],
-            dynamic_shapes=({0: batch},),
+            input_names=list(policy.inputs),
+            output_names=list(policy.outputs),
+            dynamic_shapes=tuple({0: batch} for _ in policy.inputs),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    _compare(
-        policy,
-        lambda x: torch.from_numpy(session.run(None, {"observation": x.numpy()})[0]),
-        file,
-    )
+
+    def run(*inputs: Tensor) -> Tensors:
+        named = {name: x.numpy() for name, x in zip(policy.inputs, inputs, strict=True)}
+        return tuple(torch.from_numpy(array) for array in session.run(None, named))
+
+    _compare(policy, run, file)
     return file
 
 
 def _compare(policy: DeployedPolicy, exported: Any, file: Path) -> None:
     """Refuse a file whose actions are not the policy's."""
-    observation = random_observations(policy)
+    inputs = policy.examples()
     with torch.no_grad():
-        expected, got = policy(observation), exported(observation)
-    size = (policy.high - policy.low).abs().max() if policy.bounded else torch.tensor(1.0)
-    difference = float((expected.double() - got.double()).abs().max() / size.clamp(min=1e-12))
-    if not difference <= AGREE:
-        file.unlink()
-        raise RuntimeError(
-            f"{file.name}: exported actions differ from the policy's by {difference:.2g}"
-        )
+        expected, got = _tuple(policy(*inputs)), _tuple(exported(*inputs))
+    sizes = [torch.tensor(1.0) for _ in expected]
+    if policy.real and policy.action_map.bounded:
+        sizes[0] = (policy.high - policy.low).abs().max().clamp(min=1e-12)
+    for name, a, b, size in zip(policy.outputs, expected, got, sizes, strict=True):
+        difference = float((a.double() - b.double()).abs().max() / size)
+        if not difference <= AGREE:
+            file.unlink()
+            raise RuntimeError(f"{file.name}: {name} differs from the policy's by {difference:.2g}")
+
+
+def _tuple(outputs: Tensor | Tensors) -> Tensors:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 def main() -> None:

@@ -257,6 +257,7 @@ def _memory(config: Config) -> str:
         frame = math.prod(parts.env.observation_shape[1:]) if parts.env.frames is not None else 0
         action = math.prod(parts.env.action_spec.shape[1:]) or 1
         size = parts.flat.vector.numel()
+        observation += parts.model.memory.size if parts.model.memory is not None else 0
     finally:
         parts.close()
     # Observation and next observation (or their numbers, and one frame in bytes), action, two

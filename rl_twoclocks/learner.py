@@ -14,6 +14,7 @@ from rl_twoclocks.config import Config
 from rl_twoclocks.distributions import Params
 from rl_twoclocks.envs import NonFiniteError
 from rl_twoclocks.envs.frames import FrameStore
+from rl_twoclocks.memory import remember, starts, whole_sequences
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.objectives import standardize
@@ -70,6 +71,7 @@ class Learner:
         self.config = config
         assert isinstance(flat.module, ActorCritic)
         self.model = flat.module
+        self.sequence = self.model.sequence
         self.update = update
         self.normalizer = normalizer
         self.generator = generator
@@ -86,13 +88,19 @@ class Learner:
             # Each frame goes to the device once, however many stacks it is part of.
             self._here = self.frames.frames.to(self.device)
         norm, dist = self.normalizer, self.model.distribution
+        done = window["terminated"] | window["truncated"] | window["cut"]
+        observation = self._normalize(window["observation"])
+        following = self._normalize(window["next_observation"])
+        if self.model.memory is not None:
+            observation = remember(observation, window["memory"], starts(done))
+            following = remember(following, window["next_memory"], torch.ones_like(done))
         segments = TensorDict(
             {
-                "observation": self._normalize(window["observation"]),
-                "next_observation": self._normalize(window["next_observation"]),
+                "observation": observation,
+                "next_observation": following,
                 "reward": norm.scale_reward(window["reward"]),
                 "terminated": window["terminated"],
-                "done": window["terminated"] | window["truncated"] | window["cut"],
+                "done": done,
             },
             batch_size=window.batch_size,
         )
@@ -160,6 +168,8 @@ class Learner:
         if sample is not None and sample < ready.frames:
             drawn = torch.randperm(ready.frames, generator=self.generator)[:sample]
             ready.keep = drawn if ready.keep is None else ready.keep[drawn.to(ready.keep.device)]
+        if ready.keep is not None and self.sequence > 1:
+            ready.keep = whole_sequences(ready.keep, ready.log_ratio.numel(), self.sequence)
         self.update.start_round(controls)
         readings: list[Tensor] = []
         value_drift = torch.zeros((), device=self.device)
@@ -185,15 +195,12 @@ class Learner:
 
         As many as the window has, if it has fewer. The order is fixed: no stream is touched.
         """
-        size = self.config.clocks.minibatch_size
-        frames = ready.log_ratio.numel()
-        count = min(count, frames // size)
-        order = torch.randperm(frames, generator=torch.Generator().manual_seed(0)).to(self.device)
+        size = self.config.clocks.minibatch_size // self.sequence
+        units = ready.log_ratio.numel() // self.sequence
+        count = min(count, units // size)
+        order = torch.randperm(units, generator=torch.Generator().manual_seed(0)).to(self.device)
         taken = order[: count * size]
-        batches = [
-            ready.flat[key][taken].view(count, size, *ready.flat[key].shape[1:])
-            for key in self.update.fields
-        ]
+        batches = [part[taken].unflatten(0, (count, size)) for part in self._units(ready)]
         flat = self.update.flat
 
         def loss(vector: Tensor, *minibatch: Tensor) -> Tensor:
@@ -208,27 +215,34 @@ class Learner:
 
     def backward(self, ready: Round, model: ActorCritic) -> None:
         """Pass backward through a copy of the network on one minibatch, for those who watch it."""
-        size = self.config.clocks.minibatch_size
-        observation, *rest = (ready.flat[key][:size] for key in self.update.fields)
+        size = self.config.clocks.minibatch_size // self.sequence
+        observation, *rest = (part[:size] for part in self._units(ready))
         minibatch = (self.look(observation), *rest)
         loss, _ = self.update.loss(dict(model.named_parameters()), *minibatch, model=model)
         loss.backward()
         model.zero_grad()
 
     def _minibatches(self, ready: Round) -> Iterator[tuple[Tensor, ...]]:
-        frames = ready.frames
-        size = self.config.clocks.minibatch_size
-        order = torch.randperm(frames, generator=self.generator).to(self.device)
+        units = ready.frames // self.sequence
+        size = self.config.clocks.minibatch_size // self.sequence
+        order = torch.randperm(units, generator=self.generator).to(self.device)
         if ready.keep is not None:
-            order = ready.keep.to(self.device)[order]
+            kept = ready.keep.to(self.device)[:: self.sequence] // self.sequence
+            order = kept[order]
         # One shape for all steps (one compiled graph): a last minibatch that is not full takes
         # frames from the front of the same random order.
-        count = -(-frames // size)
-        order = order.repeat(-(-count * size // frames))[: count * size]
-        shuffled = [ready.flat[key][order] for key in self.update.fields]
+        count = -(-units // size)
+        order = order.repeat(-(-count * size // units))[: count * size]
+        shuffled = [part[order] for part in self._units(ready)]
         for start in range(0, count * size, size):
             observation, *rest = (tensor[start : start + size] for tensor in shuffled)
             yield self.look(observation), *rest
+
+    def _units(self, ready: Round) -> list[Tensor]:
+        """The step's fields by what stays together: frames [n, ...], or sequences [n, L, ...]."""
+        parts = [ready.flat[key] for key in self.update.fields]
+        length = self.sequence
+        return parts if length == 1 else [part.unflatten(0, (-1, length)) for part in parts]
 
     def _refresh(self, ready: Round, value: Tensor | None = None) -> Tensor:
         """Compute advantages with the newest critic; return how far values moved, in deviations.

@@ -57,10 +57,20 @@ class Normalizer:
     """Observation and reward scaling by statistics that change in `update` alone."""
 
     def __init__(
-        self, shape: tuple[int, ...], num_envs: int, gamma: float, config: NormalizeConfig
+        self,
+        shape: tuple[int, ...],
+        num_envs: int,
+        gamma: float,
+        config: NormalizeConfig,
+        real: Tensor | None = None,
     ) -> None:
-        """Make empty statistics for observations of `shape` and `num_envs` reward streams."""
+        """Make empty statistics for observations of `shape` and `num_envs` reward streams.
+
+        `real`, bool of `shape`, names the entries to normalise; the others (choices, bits, masks)
+        stay as they are. None: all.
+        """
         self.config = config
+        self.real = real
         self.gamma = gamma
         self.observation = RunningMoments(shape)
         self.returns = RunningMoments(())
@@ -71,6 +81,9 @@ class Normalizer:
         """Derive what `normalize` uses from the statistics."""
         self.shift = self.observation.mean.float()
         self.scale = (self.observation.variance + 1e-8).rsqrt().float()
+        if self.real is not None:
+            self.shift = torch.where(self.real, self.shift, 0.0)
+            self.scale = torch.where(self.real, self.scale, 1.0)
         self._reward_factor = 1.0 / (float(self.returns.variance.sqrt()) + 1e-8)
 
     def update(self, observation: Tensor, reward: Tensor, done: Tensor) -> None:
@@ -121,6 +134,7 @@ class Normalizer:
             "observation": self.observation.state_dict(),
             "returns": self.returns.state_dict(),
             "discounted": torch.from_numpy(self.discounted.copy()),
+            "real": self.real,
         }
 
     def load_state_dict(self, state: dict) -> None:

@@ -226,7 +226,7 @@ def _check_ratio(config: Config, notes: list[str]) -> ClocksConfig:
 
 def _enforce(config: Config, cap: float, text: str, notes: list[str]) -> ClocksConfig:
     """Lower B towards its band's floor first (drop the oldest frames), then raise U."""
-    clocks, row, n = config.clocks, SAFE_TABLE.get(config.task.family), config.num_envs
+    clocks, row, n = config.clocks, SAFE_TABLE.get(config.task.family), unit(config)
     floor = min(row.batch_size[0], clocks.batch_size) if row else clocks.update_frequency
     wanted = int(cap * clocks.update_frequency)
     floor = -(-max(floor, clocks.minibatch_size) // n) * n
@@ -311,15 +311,39 @@ def _check_physics(config: Config, notes: list[str]) -> Config:
     return config
 
 
+def unit(config: Config) -> int:
+    """Frames that B and U are multiples of: one per environment, or a memory's whole sequences."""
+    return config.num_envs * (config.model.sequence if config.model.memory != "none" else 1)
+
+
 def _check_shapes(config: Config) -> None:
-    n = config.num_envs
+    n, length = unit(config), config.model.sequence
+    what = f"num_envs={config.num_envs}"
+    if config.model.memory != "none":
+        what += f" x model.sequence={length}"
+        if config.clocks.minibatch_size % length:
+            raise ConfigError(
+                f"clocks.minibatch_size={config.clocks.minibatch_size} does not hold whole sequences "
+                f"of model.sequence={length}: nearest is "
+                f"{-(-config.clocks.minibatch_size // length) * length}"
+            )
+        if config.model.convolutions:
+            raise ConfigError(
+                f"model.memory={config.model.memory} with model.convolutions is not supported yet: "
+                "write model.memory=none or model=recurrent"
+            )
+        if config.clocks.sample is not None:
+            raise ConfigError(
+                f"clocks.sample draws single frames, and model.memory={config.model.memory} learns "
+                "from sequences: write clocks.sample=null or model=mlp"
+            )
     for key in ("update_frequency", "batch_size"):
         value = getattr(config.clocks, key)
         if value % n:
             low, high = value // n * n, -(-value // n) * n
             near = f"{low} or {high}" if low else str(high)
             raise ConfigError(
-                f"clocks.{key}={value} is not divisible by num_envs={n}: nearest are {near}"
+                f"clocks.{key}={value} is not divisible by {what}: nearest are {near}"
             )
     if config.total_frames < config.clocks.update_frequency:
         raise ConfigError(

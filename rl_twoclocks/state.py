@@ -69,6 +69,7 @@ def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, An
         "environments": environments,
         # Images whose numbers the window and the environments hold.
         "frames": parts.env.frames.state_dict() if parts.env.frames is not None else None,
+        "memory": None if parts.behaviour.memory is None else parts.behaviour.memory.cpu(),
         **extra,
     }
 
@@ -99,6 +100,7 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
         parts.env.frames.load_state_dict(state["frames"])
     if state["environments"] is not None:
         parts.env.restore(state["environments"])
+        parts.behaviour.remember(state.get("memory"))
     else:
         parts.begin_new_episodes(state["config"]["seed"])
 
@@ -135,6 +137,7 @@ def learned(
         1,
         config.algo.gamma,
         config.normalize,
+        state["normalizer"].get("real"),
     )
     normalizer.load_state_dict(state["normalizer"])
     return state["parameters"], normalizer

@@ -15,6 +15,7 @@ from rl_twoclocks.diagnostics.cliff import SINCE, smoothed
 from rl_twoclocks.diagnostics.history import RETURN
 from rl_twoclocks.interventions import Governor, Orders, Rescue, Snapshots, View, free_memory
 from rl_twoclocks.record.events import Events
+from rl_twoclocks.safety import unit
 from rl_twoclocks.schedule import Schedule
 from rl_twoclocks.seeding import stream_seed
 
@@ -104,7 +105,12 @@ class Steering:
 
     def obey(self, orders: Orders, session: Session) -> None:
         """Carry out what concerns the next rollout, after publishing."""
-        parts = self.parts
+        parts, whole = self.parts, unit(self.config)
+        orders = replace(
+            orders,
+            batch_size=-(-orders.batch_size // whole) * whole,
+            update_frequency=-(-orders.update_frequency // whole) * whole,
+        )
         parts.window.resize(orders.batch_size)
         if orders.update_frequency != parts.update_frequency:
             session.restart_collector(orders.update_frequency)

@@ -240,7 +240,7 @@ class Update:
         with torch.no_grad():
             log_ratio = log_prob - proximal
             kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
-            ess = effective_sample_size(log_prob - behaviour)
+            ess = effective_sample_size((log_prob - behaviour).flatten())
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
         return loss, aux
 

@@ -3,9 +3,10 @@
 Schema, tensors [N, T, ...]: `observation`, `next_observation` (the true next one), `reward` (both
 raw), `terminated`, `truncated`, `cut` (time does not run on to the next column although no episode
 ended), `action` (before squashing), the behaviour policy's parameters (`loc` and `scale`, or
-`logits`), `behaviour_log_prob`, `policy_version` (of the policy that acted). Normalising and scaling
-happen at use, with one set of statistics for the whole window. Observations that are stacks of images
-are the numbers of their frames where these lie in this process (`rl_twoclocks.envs.frames`).
+`logits`), `behaviour_log_prob`, `policy_version` (of the policy that acted), of a recurrent policy
+`memory` and `next_memory` (its state before and after the decision). Normalising and scaling happen
+at use, with one set of statistics for the whole window. Observations that are stacks of images are the
+numbers of their frames where these lie in this process (`rl_twoclocks.envs.frames`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_twoclocks import memory
 from rl_twoclocks.distributions import Distribution
 
 
@@ -28,6 +30,7 @@ def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bo
     following = collected["next"]
     params = tuple(collected[key] for key in distribution.keys)
     shape = collected.batch_size
+    remembered = {key: collected[key] for key in memory.KEYS if key in collected}
     cut = torch.zeros(shape, dtype=torch.bool)
     cut[:, -1] = cut_end
     return TensorDict(
@@ -42,6 +45,7 @@ def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bo
             "behaviour_log_prob": distribution.log_prob(params, collected["raw_action"]),
             "policy_version": collected["policy_version"],
             **dict(zip(distribution.keys, params, strict=True)),
+            **remembered,
         },
         batch_size=shape,
     )

@@ -91,7 +91,7 @@ def test_actions_stay_inside_the_bounds_far_from_what_was_seen(trained: Path) ->
     policy = DeployedPolicy(checkpoint.load(find(trained)))
     with torch.no_grad():
         action = policy(1e6 * random_observations(policy))
-    if policy.bounded:
+    if policy.real:
         assert bool((action >= policy.low).all() and (action <= policy.high).all())
     else:
         assert set(action.tolist()) <= {0, 1}

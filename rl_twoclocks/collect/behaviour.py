@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import BatchedEnv
 from rl_twoclocks.envs.frames import FrameStore
+from rl_twoclocks.memory import KEYS
 from rl_twoclocks.models import ActionMap, ActorCritic, fast_mlp
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
@@ -33,7 +34,8 @@ class BehaviourPolicy(TensorDictModuleBase):
     """Acts on raw observations and stamps every frame with its version.
 
     Reads `observation` [N, ...]; writes `action` (in the environment's bounds), `raw_action` (before
-    squashing), the distribution's parameters and `policy_version` [N].
+    squashing), the distribution's parameters and `policy_version` [N]. A recurrent policy also reads
+    `is_init` and writes `memory` and `next_memory` [N, S]; its state runs on across rollouts.
 
     Args:
         model: the learner's network; copied.
@@ -66,6 +68,12 @@ class BehaviourPolicy(TensorDictModuleBase):
             *own.distribution.keys,
             "policy_version",
         ]
+        self.memory: Tensor | None = None
+        """State [N, S] of a recurrent policy after its newest decisions."""
+        if own.memory is not None:
+            self.in_keys.append("is_init")
+            self.out_keys += KEYS
+            self.memory = torch.zeros(num_envs, own.memory.size, device=device)
         self.flat = FlatParameters(own)
         # Outside the module's registry: TorchRL would otherwise look for weights to synchronise.
         object.__setattr__(self, "_model", own)
@@ -128,8 +136,13 @@ class BehaviourPolicy(TensorDictModuleBase):
         return "mode"
 
     @torch.no_grad()
-    def act(self, observation: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Return environment action, raw action and distribution parameters for [N, obs]."""
+    def act(
+        self, observation: Tensor, begun: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Return environment action, raw action and distribution parameters for [N, obs].
+
+        `begun`, bool [N, 1], tells where an episode begins: a memory starts anew there.
+        """
         if self._frames is not None:
             observation = self._frames.stacks(observation)
         x = observation if self._device.type == "cpu" else observation.to(self._device)
@@ -137,20 +150,38 @@ class BehaviourPolicy(TensorDictModuleBase):
             x = ((x - self.shift) * self.scale).clamp_(-self._clip, self._clip)
         if not self._model.sees and x.ndim != 2:
             x = x.flatten(1)
-        params = self._model.head(self._actor(x))
+        features = x if self.memory is None else self._recall(x, begun)
+        params = self._model.head(self._actor(features), x)
         if self.generator is None:
             raw = self.distribution.mode(params)
         else:
             raw = self.distribution.sample(params, self.generator)
         return self._action_map(raw), raw, params
 
+    def remember(self, memory: Tensor | None) -> None:
+        """Go on with a state [N, S] that was saved; None where there is none."""
+        self.memory = None if memory is None else memory.to(self._device)
+
+    def _recall(self, x: Tensor, begun: Tensor | None) -> Tensor:
+        """Features of normalised observations, and the memory one decision further."""
+        before = self.memory
+        assert before is not None
+        if begun is not None:
+            before = torch.where(begun.to(self._device), 0.0, before)
+        features, self.memory = self._model.recall(x, before)
+        self._recalled = (before, self.memory)
+        return features
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Act for TorchRL's collector."""
-        action, raw, params = self.act(tensordict.get("observation"))
-        values: tuple[Tensor, ...] = (action, raw, *params)
+        begun = None if self.memory is None else tensordict.get("is_init")
+        action, raw, params = self.act(tensordict.get("observation"), begun)
+        values: tuple[Tensor, ...] = (action, raw, *params, self._stamp)
+        if self.memory is not None:
+            values += self._recalled
         if self._device.type != "cpu":
             values = tuple(value.cpu() for value in values)
-        for key, value in zip(self.out_keys, (*values, self._stamp), strict=True):
+        for key, value in zip(self.out_keys, values, strict=True):
             # `set` would check shape and device of every key at every step: a tenth of collection.
             tensordict._set_str(key, value, validated=True, inplace=False, non_blocking=False)
         return tensordict

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_twoclocks.collect.behaviour import Published
-from rl_twoclocks.distributions import Categorical, Distribution, Gaussian
+from rl_twoclocks.distributions import DISTRIBUTIONS, FORBIDDEN, Gaussian
 
 
 class RefusedError(ValueError):
@@ -75,17 +75,17 @@ def unpack_slice(
 
 def _settle_policy(frames: dict[str, Tensor]) -> None:
     """Check action and parameters, and take log-probabilities and the end's cut from them."""
-    distribution: Distribution = Categorical if "logits" in frames else Gaussian
+    distribution = next(d for d in DISTRIBUTIONS if d.keys[0] in frames)
     params = tuple(frames[key] for key in distribution.keys)
     action = frames["action"]
-    if distribution is Categorical and not (
+    if distribution is not Gaussian and not (
         action.min() >= 0 and action.max() < params[0].shape[-1]
     ):
         raise RefusedError(f"action {int(action.max())} of {params[0].shape[-1]} choices")
     if distribution is Gaussian and not (params[1] > 0).all():
         raise RefusedError("scale is not positive")
     frames["behaviour_log_prob"] = distribution.log_prob(params, action)
-    if not bool(torch.isfinite(frames["behaviour_log_prob"]).all()):
+    if not bool((frames["behaviour_log_prob"] > FORBIDDEN / 2).all()):
         raise RefusedError("the stated policy gives its own actions no probability")
     frames["cut"][:, -1] = True
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
-from rl_twoclocks.distributions import Categorical, Distribution, Params
+from rl_twoclocks.distributions import Distribution, Gaussian, Params
 
 
 @torch.no_grad()
@@ -57,14 +57,14 @@ def feature_rank(features: Tensor, keep: float = 0.99) -> int:
 def policy_variance(distribution: Distribution, params: Params) -> float:
     """How differently the policy acts in different states; 0 for a policy blind to them.
 
-    Gaussian: mean over dimensions of Var_s(loc) / scale^2. Categorical: sum over choices of Var_s(p).
+    Gaussian: mean over dimensions of Var_s(loc) / scale^2. Choices: sum over them of Var_s(p).
 
     Raises:
         ValueError: there is no state.
     """
     if params[0].shape[0] == 0:
         raise ValueError("no states: the variance over an empty window is not defined")
-    if distribution is Categorical:
+    if distribution is not Gaussian:
         return float(params[0].softmax(-1).var(0, correction=0).sum())
     loc, scale = params
     return float((loc.var(0, correction=0) / scale.square().mean(0)).mean())

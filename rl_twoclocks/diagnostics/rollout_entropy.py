@@ -192,10 +192,10 @@ def entropy_by_own_range(observation: Tensor, bins: int = 50) -> tuple[float, Te
 
 
 def with_actions(observation: Tensor, action: Tensor, choices: int | None = None) -> Tensor:
-    """Joint features [n, d + a]: observations [n, ...] and actions [n, a], or choices [n] one-hot."""
+    """Joint features [n, d + a]: observations [n, ...] and actions [n, a], or choices one-hot."""
     states = flat_states(observation)
     if choices is not None:
-        action = torch.nn.functional.one_hot(action.long().view(-1), choices)
+        action = torch.nn.functional.one_hot(action.long(), choices)
     return torch.cat([states, action.reshape(states.shape[0], -1).to(states)], dim=1)
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
-from rl_twoclocks.distributions import Categorical, Distribution, Params
+from rl_twoclocks.distributions import Distribution, Gaussian, Params
 
 
 def score(distribution: Distribution, params: Params, action: Tensor) -> Tensor:
-    """D log pi / d parameters of actions, [n, k]: of (loc, log scale), or of the logits."""
-    if distribution is Categorical:
+    """D log pi / d parameters of actions, [n, k]: of (loc, log scale), or of all logits."""
+    if distribution is not Gaussian:
         p = params[0].softmax(-1)
-        return torch.nn.functional.one_hot(action.long(), p.shape[-1]).to(p) - p
+        return (torch.nn.functional.one_hot(action.long(), p.shape[-1]).to(p) - p).flatten(1)
     loc, scale = params
     z = (action - loc) / scale
     return torch.cat([z / scale, z.square() - 1], dim=-1)
@@ -32,8 +32,8 @@ def expected_score(distribution: Distribution, behaviour: Params, current: Param
 
     Gaussian: (m_b - m) / s^2 and (s_b^2 + (m_b - m)^2) / s^2 - 1 for log s. Categorical: p_b - p.
     """
-    if distribution is Categorical:
-        return behaviour[0].softmax(-1) - current[0].softmax(-1)
+    if distribution is not Gaussian:
+        return (behaviour[0].softmax(-1) - current[0].softmax(-1)).flatten(1)
     (loc_b, scale_b), (loc, scale) = behaviour, current
     gap = loc_b - loc
     second = (scale_b.square() + gap.square()) / scale.square() - 1
@@ -42,10 +42,10 @@ def expected_score(distribution: Distribution, behaviour: Params, current: Param
 
 def score_power(distribution: Distribution, params: Params) -> Tensor:
     """E_{a ~ pi}[|score|^2] by state, [n], in closed form: the sampling noise on a policy's own data."""
-    if distribution is Categorical:
+    if distribution is not Gaussian:
         p = params[0].double().softmax(-1)
         # Not 1 - sum p^2, which cancels for a policy that is almost certain.
-        return (p * (1 - p)).sum(-1).to(params[0].dtype)
+        return (p * (1 - p)).flatten(1).sum(-1).to(params[0].dtype)
     return (params[1].square().reciprocal() + 2).sum(-1)
 
 

@@ -6,16 +6,16 @@ import json
 import math
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import snapshot
 from rl_twoclocks.envs.frames import FrameStack, FrameStore
+from rl_twoclocks.envs.spaces import MASK, Actions, Encoding, is_image
 from rl_twoclocks.envs.vector import VectorBackend
 from rl_twoclocks.worlds.base import World
 
@@ -28,8 +28,8 @@ class BatchedEnv(EnvBase):
     """N environments as a single EnvBase, without a TensorDict per environment.
 
     Keys: `observation` [N, ...] in float32 (images in bytes; see `frames`), `action` in the true
-    bounds, `reward` [N, 1] unscaled, `terminated`, `truncated`, `done` [N, 1]. `next` always holds the
-    true next observation.
+    bounds, `reward` [N, 1] unscaled, `terminated`, `truncated`, `done` [N, 1], `is_init` [N, 1] where
+    an episode begins. `next` always holds the true next observation.
     """
 
     def __init__(
@@ -46,6 +46,8 @@ class BatchedEnv(EnvBase):
         self._seeds: list[int] | None = list(seeds)
         self._restored: np.ndarray | None = None
         self._current: torch.Tensor | None = None
+        self.begun = torch.ones(backend.num_envs, 1, dtype=torch.bool)
+        """Whether an episode begins with the newest observation, [N, 1]."""
         self.decisions = 0
         self.ended = self.succeeded = 0
         """Episodes, and those that reached their goal, where the task can tell."""
@@ -60,37 +62,23 @@ class BatchedEnv(EnvBase):
         inner = [getattr(env.unwrapped, "world", None) for env in backend.envs or []]
         self._worlds = [world for world in inner if isinstance(world, World)]
         obs_space, act_space = backend.observation_space, backend.action_space
-        if not isinstance(obs_space, gym.spaces.Box):
-            raise ConfigError(f"observation space {obs_space} is not supported: only Box is")
+        masks = backend.action_masks
+        self.encoding = Encoding(obs_space, act_space, 0 if masks is None else masks.shape[1])
+        """How observations become numbers."""
         self.stack = stack
         self.image = is_image(obs_space)
         """Whether observations are images of bytes: they stay so, and the network scales them."""
-        self.observation_shape = torch.Size(stack.shape if stack else obs_space.shape)
+        self.observation_shape = torch.Size(stack.shape if stack else self.encoding.shape)
         """Of one observation, as a network sees it."""
         dtype = torch.uint8 if self.image else torch.float32
         spec = Unbounded(shape=(n, *self.observation_shape), dtype=dtype)
         if self.frames is not None:
             spec = Unbounded(shape=(n, self.observation_shape[0]), dtype=torch.int64)
-        self.observation_spec = Composite(observation=spec, shape=(n,))
-        if isinstance(act_space, gym.spaces.Box):
-            if len(act_space.shape) != 1:
-                raise ConfigError(f"action space {act_space} is not supported: only flat boxes are")
-            low = torch.as_tensor(act_space.low, dtype=torch.float32)
-            high = torch.as_tensor(act_space.high, dtype=torch.float32)
-            if not (torch.isfinite(low).all() and torch.isfinite(high).all()):
-                raise ConfigError(f"action space {act_space} has infinite bounds: give it finite")
-            self.action_spec = Bounded(
-                low.expand(n, *low.shape), high.expand(n, *high.shape), dtype=torch.float32
-            )
-            self._act_dtype: Any = act_space.dtype
-        elif isinstance(act_space, gym.spaces.Discrete):
-            self.action_spec = Categorical(int(act_space.n), shape=(n,), dtype=torch.int64)
-            self._act_dtype = np.int64
-        else:
-            raise ConfigError(
-                f"action space {act_space} is not supported: only Box and Discrete are"
-            )
-        self._act_start = int(getattr(act_space, "start", 0))
+        begun = Binary(n=1, shape=(n, 1), dtype=torch.bool)
+        self.observation_spec = Composite(observation=spec, is_init=begun, shape=(n,))
+        self.actions = Actions(act_space, n, self.encoding.masked)
+        """How the policy's actions become the environment's."""
+        self.action_spec = self.actions.spec
         self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
         flag = Binary(n=1, shape=(n, 1), dtype=torch.bool)
         self.done_spec = Composite(
@@ -108,26 +96,30 @@ class BatchedEnv(EnvBase):
 
     def _reset_backend(self, mask: np.ndarray | None) -> np.ndarray:
         if self._restored is not None:
+            # Episodes go on: `begun` is what it was.
             obs, self._restored = self._restored, None
             if self.stack is not None and self.stack.by_number:
                 self.stack.numbers = obs
             return obs
+        began = np.ones(self.batch_size[0], dtype=bool) if mask is None else mask
+        self.begun = torch.from_numpy(began.copy()).unsqueeze(1)
         seeds, self._seeds = self._seeds, None
-        obs = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
+        seen = self.backend.reset(None if mask is None or mask.all() else mask, seeds)
         if self.stack is not None:
-            return self.stack.begin(obs, mask)
-        obs = self._seen(obs)
+            return self.stack.begin(seen, mask)
+        obs = self._seen(seen)
         if self._noise is not None and mask is not None and self._current is not None:
             # Those that go on keep the observation that they have been given.
             obs[~mask] = self._current.numpy()[~mask]
         self._require_finite(obs, "observation")
+        self._require_choice(obs)
         return obs
 
     def _after_reset(self, obs: np.ndarray) -> TensorDict:
         flags = {key: self._false.clone() for key in ("done", "terminated", "truncated")}
         self._current = torch.from_numpy(obs)
         return TensorDict._new_unsafe(
-            {"observation": self._current, **flags},
+            {"observation": self._current, "is_init": self.begun.clone(), **flags},
             batch_size=self.batch_size,
             device=self.device,
         )
@@ -136,14 +128,10 @@ class BatchedEnv(EnvBase):
         return self._advance(tensordict)[0]
 
     def _advance(self, tensordict: TensorDictBase) -> tuple[TensorDict, np.ndarray]:
-        action = tensordict.get("action").numpy()
-        if action.dtype != self._act_dtype:
-            action = action.astype(self._act_dtype)
-        if self._act_start:
-            action = action + self._act_start
-        obs, reward, terminated, truncated = self.backend.step(action)
+        action = self.actions(tensordict.get("action").numpy())
+        seen, reward, terminated, truncated = self.backend.step(action)
         # Checked as they will be used: a double beyond single precision is infinite there.
-        obs = self._seen(obs) if self.stack is None else self.stack.push(obs)
+        obs = self._seen(seen) if self.stack is None else self.stack.push(seen)
         reward = _single(reward.reshape(-1, 1))
         self.decisions += 1
         self._require_finite(obs, "observation")
@@ -152,6 +140,7 @@ class BatchedEnv(EnvBase):
         terminated = terminated.reshape(-1, 1)
         truncated = truncated.reshape(-1, 1) & ~terminated
         done = terminated | truncated
+        self._require_choice(obs, ~done.reshape(-1))
         # A copy: the reset of those that ended clears the world's own.
         self.success = self._told_success()
         if self.success is not None:
@@ -160,6 +149,7 @@ class BatchedEnv(EnvBase):
         result = TensorDict._new_unsafe(
             {
                 "observation": torch.from_numpy(obs),
+                "is_init": self._false,
                 "reward": torch.from_numpy(reward),
                 "terminated": torch.from_numpy(terminated.copy()),
                 "truncated": torch.from_numpy(truncated),
@@ -176,12 +166,14 @@ class BatchedEnv(EnvBase):
         """Step and reset what ended, in one pass without TorchRL's re-validation of known keys."""
         following, done = self._advance(tensordict)
         tensordict._set_str("next", following, validated=True, inplace=False, non_blocking=False)
-        self._current = following.get("observation")
+        self._current, self.begun = following.get("observation"), self._false
         if done.any():
             return tensordict, self._after_reset(self._reset_backend(done))
         return tensordict, TensorDict._new_unsafe(
             {
                 "observation": self._current,
+                # One of its own: at a full reset the collector writes into the tensors that it has.
+                "is_init": torch.zeros_like(self._false),
                 "done": self._false,
                 "terminated": self._false,
                 "truncated": self._false,
@@ -210,6 +202,9 @@ class BatchedEnv(EnvBase):
             self._noise = None
         else:
             deviation, seed = noise
+            if self.encoding.real is not None:
+                # Choices, bits and masks say what they say.
+                deviation = deviation.cpu() * self.encoding.real
             self._noise = deviation.cpu().numpy(), np.random.default_rng(seed)
 
     def noise_state(self) -> dict[str, Any] | None:
@@ -231,10 +226,10 @@ class BatchedEnv(EnvBase):
         """Where frames lie whose numbers are the observations; None where these are themselves."""
         return self.stack.store if self.stack is not None and self.stack.by_number else None
 
-    def _seen(self, obs: np.ndarray) -> np.ndarray:
+    def _seen(self, given: Any) -> np.ndarray:
         if self.image:
-            return obs.copy()
-        obs = _single(obs)
+            return given.copy()
+        obs = _single(self.encoding(given, self.backend.action_masks))
         if self._noise is None:
             return obs
         deviation, stream = self._noise
@@ -266,16 +261,21 @@ class BatchedEnv(EnvBase):
     def snapshot(self) -> dict[str, Any] | None:
         """Capture every simulator and the observation to act on next; None where one cannot be."""
         if isinstance(self.backend, World) and self._current is not None:
-            return {"simulators": self.backend.state_dict(), "observation": self._current.clone()}
+            return {"simulators": self.backend.state_dict(), **self._shown()}
         if self.backend.envs is None or self._current is None:
             return None
         states = [snapshot.capture(env) for env in self.backend.envs]
         if any(state is None for state in states):
             return None
-        return {"simulators": states, "observation": self._current.clone()}
+        return {"simulators": states, **self._shown()}
+
+    def _shown(self) -> dict[str, torch.Tensor]:
+        assert self._current is not None
+        return {"observation": self._current.clone(), "begun": self.begun.clone()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Put every simulator back; the next full reset then gives the captured observation."""
+        self.begun = state.get("begun", self._false)
         if isinstance(self.backend, World):
             self._restore_world(self.backend, state)
             return
@@ -297,6 +297,16 @@ class BatchedEnv(EnvBase):
         self._seeds = None
         self._restored = state["observation"].numpy()
 
+    def _require_choice(self, obs: np.ndarray, acting: np.ndarray | bool = True) -> None:
+        if not self.encoding.masked:
+            return
+        blocked = self.encoding.blocked(obs) & acting
+        if blocked.any():
+            raise ValueError(
+                f"the {MASK} of environment {int(np.flatnonzero(blocked)[0])} allows no action at "
+                f"its decision {self.decisions}"
+            )
+
     def _require_finite(self, array: np.ndarray, quantity: str) -> None:
         # The sum is finite if all are, at a third of the cost; overflow of it is looked into.
         if array.dtype.kind != "f" or math.isfinite(np.add.reduce(array, axis=None)):
@@ -313,16 +323,6 @@ class BatchedEnv(EnvBase):
         if not self.is_closed:
             self.backend.close()
             super().close(raise_if_closed=False)
-
-
-SMALLEST = 36
-"""Height and width, pixels, from which the convolutions of PPO's paper leave something over."""
-
-
-def is_image(space: gym.Space) -> bool:
-    """Whether these are images of bytes, large enough for convolutions; smaller ones are grids."""
-    sides = sorted(space.shape or ())[-2:]
-    return space.dtype == np.uint8 and len(space.shape or ()) in (2, 3) and min(sides) >= SMALLEST
 
 
 def _single(array: np.ndarray) -> np.ndarray:

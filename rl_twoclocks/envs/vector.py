@@ -23,6 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_twoclocks.config import ConfigError, TaskConfig
 from rl_twoclocks.envs.atari import envpool_atari
+from rl_twoclocks.envs.spaces import MASK, flat_mask
 
 Array = np.ndarray
 
@@ -39,15 +40,20 @@ class VectorBackend(Protocol):
     action_space: gym.Space
 
     @property
+    def action_masks(self) -> Array | None:
+        """Which actions the newest `info` allows, bool [N, sum of choices]; None if it never tells."""
+        ...
+
+    @property
     def envs(self) -> list[gym.Env] | None:
         """The environments themselves, where they live in this process."""
         ...
 
-    def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
+    def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Any:
         """Reset all environments, or those with `mask` true; return observations [N, ...]."""
         ...
 
-    def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
+    def step(self, action: Array) -> tuple[Any, Array, Array, Array]:
         """Step all; return observation [N, ...], reward, terminated and truncated [N]."""
         ...
 
@@ -92,22 +98,40 @@ def quiet_mujoco() -> None:
     mujoco.set_mju_user_warning(warn)
 
 
-class _SyncVector(SyncVectorEnv):
+class _MasksOnly:
+    """Of all infos keeps action masks alone: merging them costs as much as a third of the physics."""
+
+    action_masks: Array | None = None
+
     def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
-        # Nothing here reads infos, and merging them costs as much as a third of the physics.
+        if self.action_masks is not None:
+            if MASK not in env_info:
+                raise ValueError(f"environment {env_num} gave no {MASK}, although it has before")
+            self.action_masks[env_num] = flat_mask(env_info[MASK])
         return vector_infos
 
 
-class _AsyncVector(AsyncVectorEnv):
-    def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
-        return vector_infos
+class _SyncVector(_MasksOnly, SyncVectorEnv):
+    pass
 
+
+class _AsyncVector(_MasksOnly, AsyncVectorEnv):
     def _raise_if_errors(self, successes: Any) -> None:
         if not all(successes):
             index, kind, value, trace = self.error_queue.get()
             raise WorkerError(
                 f"environment worker {index} raised {kind.__name__}: {value}\n{trace}"
             )
+
+
+def _first_masks(make: Callable[[], gym.Env], num_envs: int) -> Array | None:
+    """Room for the action masks of all environments, if those of this kind give any."""
+    env = make()
+    try:
+        info = env.reset(seed=0)[1]
+    finally:
+        env.close()
+    return np.repeat(flat_mask(info[MASK])[None], num_envs, axis=0) if MASK in info else None
 
 
 def _in_worker(make: Callable[[], gym.Env]) -> Callable[[], gym.Env]:
@@ -148,6 +172,13 @@ class GymnasiumVector:
         self.num_envs = num_envs
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
+        if not isinstance(self.action_space, gym.spaces.Box):
+            self.vector.action_masks = _first_masks(make, num_envs)
+
+    @property
+    def action_masks(self) -> Array | None:
+        """Which actions the newest `info` allows."""
+        return self.vector.action_masks
 
     def reset(self, mask: Array | None = None, seeds: list[int] | None = None) -> Array:
         """Reset all environments, or those with `mask` true."""
@@ -221,6 +252,7 @@ class EnvpoolVector:
     """envpool's C++ vector; finished environments are reset by name before the next step."""
 
     envs: list[gym.Env] | None = None
+    action_masks: Array | None = None
 
     def __init__(self, task: TaskConfig, num_envs: int, seed: int, num_threads: int) -> None:
         """Build the pool.

@@ -48,7 +48,7 @@ def _play(env: BatchedEnv, policy: BehaviourPolicy, writer: Any) -> int:
     state, count, done = env.reset(), 0, False
     while not done:
         writer.append_data(_picture(env))
-        state.set("action", policy.act(state.get("observation"))[0])
+        state.set("action", policy.act(state.get("observation"), env.begun)[0])
         stepped, state = env.step_and_maybe_reset(state)
         done = bool(stepped.get(("next", "done")).any())
         count += 1

@@ -16,6 +16,7 @@ from rl_twoclocks.worlds.gazebo import GAZEBO
 from rl_twoclocks.worlds.grasp import Grasp
 from rl_twoclocks.worlds.inspection import Inspection
 from rl_twoclocks.worlds.maze import Maze
+from rl_twoclocks.worlds.tmaze import TMaze
 
 __all__ = [
     "WORLDS",
@@ -25,6 +26,8 @@ __all__ = [
     "InspectionEnv",
     "Maze",
     "MazeEnv",
+    "TMaze",
+    "TMazeEnv",
     "World",
     "make_world",
 ]
@@ -32,6 +35,7 @@ __all__ = [
 WORLDS: dict[str, type[World]] = {
     "maze": Maze,
     "grasp": Grasp,
+    "tmaze": TMaze,
     "inspection": Inspection,
     **GAZEBO,
 }
@@ -49,6 +53,12 @@ class GraspEnv(WorldEnv):
 
     metadata = WorldEnv.metadata | {"render_fps": 25}  # type: ignore[misc]  # 0.04 s each
     make = Grasp
+
+
+class TMazeEnv(WorldEnv):
+    """One T-maze for gymnasium; see `TMaze`."""
+
+    make = TMaze
 
 
 class InspectionEnv(WorldEnv):
@@ -69,7 +79,7 @@ def make_world(name: str, num_envs: int, **kwargs: Any) -> World:
     return known[one_of("name", name, known)](num_envs=num_envs, **kwargs)
 
 
-for _env in (MazeEnv, GraspEnv, InspectionEnv):
+for _env in (MazeEnv, TMazeEnv, GraspEnv, InspectionEnv):
     _id = f"rl_twoclocks/{_env.make.__name__}-v0"
     if _id not in gym.registry:
         gym.register(_id, entry_point=f"{__name__}:{_env.__name__}")

@@ -96,6 +96,7 @@ class World:
     restarts = 0
 
     envs: list[gym.Env] | None = None
+    action_masks: Array | None = None
     fields: ClassVar[tuple[str, ...]] = ()
     """The subclass's own arrays that change within an episode."""
     _SHARED = ("key", "episode", "time", "ended", "success")

@@ -34,7 +34,7 @@ def words(task: str, place: Path, *more: str) -> list[str]:
     return [f"task={task}", *SMALL, limit, f"run_dir={place}", *more]
 
 
-@pytest.mark.parametrize("task", ["maze", "grasp", "inspection"])
+@pytest.mark.parametrize("task", ["maze", "tmaze", "grasp", "inspection"])
 def test_success_is_logged_and_a_resumed_run_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:
     rl_twoclocks.train(rl_twoclocks.compose(words(task, tmp_path / "a", "total_frames=1024")))
     for frames in (512, 1024):
