@@ -88,10 +88,7 @@ def every_arm(scenario: ScenarioConfig) -> dict[str, list[str]]:
 
 def words_of(scenario: ScenarioConfig, budget: str, arm: str, seed: int) -> list[str]:
     """The overrides of one run."""
-    limits = scenario.budgets[budget]
-    words = [*scenario.base, *every_arm(scenario)[arm]]
-    words += [*limits.overrides, *limits.arms.get(arm, [])]
-    config = _composed(tuple(words))
+    words, config = _words(scenario, budget, arm), composed(scenario, budget, arm)
     frames = config.total_frames
     if config.clocks.lag:
         # What fills the queue comes on top, so that all arms learn for as many rounds.
@@ -101,8 +98,23 @@ def words_of(scenario: ScenarioConfig, budget: str, arm: str, seed: int) -> list
     return [*words, f"seed={seed}", f"eval.every_frames={every}", "logger=jsonl"]
 
 
+def composed(scenario: ScenarioConfig, budget: str, arm: str) -> Config:
+    """The configuration of an arm, whatever its seed.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return _compose_once(tuple(_words(scenario, budget, arm)))
+
+
+def _words(scenario: ScenarioConfig, budget: str, arm: str) -> list[str]:
+    limits = scenario.budgets[budget]
+    words = [*scenario.base, *every_arm(scenario)[arm]]
+    return [*words, *limits.overrides, *limits.arms.get(arm, [])]
+
+
 @functools.cache
-def _composed(words: tuple[str, ...]) -> Config:
+def _compose_once(words: tuple[str, ...]) -> Config:
     return compose(words)
 
 
@@ -128,7 +140,7 @@ def run(
     todo = [(arm, seed) for seed in seeds for arm in every if arms is None or arm in arms]
     commands = {job: words_of(scenario, budget, *job) for job in todo}
     for arm in dict.fromkeys(arm for arm, _ in todo):
-        lack = lacking(compose(commands[arm, 1]))
+        lack = lacking(composed(scenario, budget, arm))
         if lack:
             print(f"{arm}: left out, {lack}", flush=True)
             todo = [job for job in todo if job[0] != arm]

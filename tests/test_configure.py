@@ -181,7 +181,11 @@ def test_a_failed_composition_leaves_the_next_one_whole() -> None:
         ("report", ["--lvie", "runs"], "unknown option --lvie: did you mean --live?"),
         ("report", ["run", "--pgn=x"], "unknown option --pgn: did you mean --png?"),
         ("doctor", ["--jsno"], "unknown option --jsno: did you mean --json?"),
-        ("train", ["--mutlirun", "seed=1,2"], "unknown option --mutlirun: did you mean --multirun?"),
+        (
+            "train",
+            ["--mutlirun", "seed=1,2"],
+            "unknown option --mutlirun: did you mean --multirun?",
+        ),
         ("train", ["--cgf", "job"], "unknown option --cgf: did you mean --cfg?"),
         ("lab", ["--hlep"], "unknown option --hlep: did you mean --help?"),
         ("eval", ["--xyz"], "unknown option --xyz: --help says what there is"),

@@ -275,7 +275,7 @@ def test_real_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_offline_run_holds_all_that_is_sent_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = {"task": {"name": "walk", "api_key": "1"}, "seed": 7}
     logged = [
@@ -287,6 +287,7 @@ def test_an_offline_run_holds_all_that_is_sent_later(
         loggers.log(row, 2048 * (k + 1))
     state = loggers.state_dict()
     loggers.close()
+    wandb.teardown()  # as at the end of the process: W&B's own process writes the file to its end
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     # More than one block of the file, so that records lie across its seams.
     assert file.stat().st_size > 2 * offline.BLOCK
@@ -303,6 +304,7 @@ def test_an_offline_run_holds_all_that_is_sent_later(
     for frames in (2048, 4096, 6144):
         loggers.log({"train/kl": 0.5}, frames)
     loggers.close()
+    wandb.teardown()
     (second,) = set(tmp_path.glob("wandb/offline-run-*/*.wandb")) - {file}
     assert second.name == file.name
     assert [row["frames"] for row in offline.rows(second)] == [6144.0]
