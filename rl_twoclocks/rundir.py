@@ -120,10 +120,10 @@ def nearest_runs(path: Path, most: int = 5) -> str:
         return ""
     patterns = ("metrics.jsonl", "*/metrics.jsonl", "*/*/metrics.jsonl", "*/*/*/metrics.jsonl")
     found = itertools.islice(itertools.chain.from_iterable(map(base.glob, patterns)), 200)
+    names = sorted(str(p.parent) for p in found)
     if not path.is_absolute():
         # As it was typed: the answer can be typed the same way.
-        found = (Path(os.path.relpath(p)) for p in found)
-    names = sorted(str(p.parent) for p in found)
+        names = [os.path.relpath(name) for name in names]
     near = difflib.get_close_matches(str(path), names, n=most, cutoff=0.0)
     return f"; there are runs in {', '.join(near)}" if near else ""
 

@@ -76,8 +76,8 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     collapses = {arm: sum(r.collapse is not None for r in found) for arm, found in by_arm.items()}
     seeds = min(len(by_arm[arm]) for arm in scenario.arms)
     verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
-    found = leads(by_arm["fault"])
-    lead = statistics.median(found) if found else None
+    led = leads(by_arm["fault"])
+    lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, collapses, lead, seeds)
     claims = [tell(scenario, claim, by_arm) for claim in scenario.claims]
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
