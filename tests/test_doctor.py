@@ -111,7 +111,7 @@ def test_a_wrong_path_names_the_nearest_run(
             job([str(finished.parent)])
     # Said as it was typed.
     monkeypatch.chdir(finished.parent)
-    with pytest.raises(ConfigError, match=f"there are runs in {finished.name}"):
+    with pytest.raises(ConfigError, match=rf"there are runs in .*\b{finished.name}"):
         examine(["nowhere"])
 
 
