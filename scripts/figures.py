@@ -2,11 +2,9 @@
 
     python scripts/figures.py
 
-Raw files are `speed.csv` (written by `scripts/benchmark.py`), `returns.csv` and `healthy.csv` (one row
-per task, clocks and seed, by `scripts/learning.py`), `faults.csv`, `rescue.csv` and the others named in
-`SOURCES`; `lab/<scenario>.csv`, each the results.csv of a run of the lab; and the table of verdicts in
-`findings.md`, in the folder above. A missing one is named and its figures are left out. The same raw
-files give the same bytes.
+Raw files are those of `SOURCES`, written by the script that their rows name; `lab/<scenario>.csv`, each
+the results.csv of the lab; and the table in `findings.md`, in the folder above. A missing one is
+named and its figures are left out. The same raw files give the same bytes.
 """
 
 from __future__ import annotations
@@ -298,11 +296,7 @@ def report_figures(rows: Rows) -> dict[str, Figure]:
 
 
 def lab_figures(name: str, path: Path) -> dict[str, Figure]:
-    """Judge a scenario anew: scores of fault and cure relative to healthy, and the alarm's lead.
-
-    Lead: median over the fault's runs that collapsed after an alarm, with its minimum and maximum; left
-    out where there is none.
-    """
+    """Judge a scenario anew: scores of fault and cure, and the median lead of alarm over collapse."""
     scene = scenario.load(name)
     rows, runs = read_rows(path), scenario.read_results(scene, path)
     budgets = dict.fromkeys(row["budget"] for row in rows)
