@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _STYLE = """
 body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
+table{border-collapse:collapse}.t{overflow-x:auto}th{overflow-wrap:anywhere}td:nth-child(2){white-space:nowrap}
+td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
 td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}
 .c{font-size:1.15rem;border-left:.3rem solid #47698c;padding-left:.8rem}code{font-size:.85rem}
 @media(prefers-color-scheme:dark){body{color:#eee;background:#161b20}td,th{border-color:#555}}
@@ -43,8 +44,8 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
     shown = "".join(f"<th>{escape(name)}</th>" for name in scenario.shown)
     claims = "".join(_row([c.claim, c.verdict, c.lower, c.higher]) for c in conclusion.claims)
     told = (
-        "<h2>Further claims</h2><table><tr><th>claim</th><th>verdict</th><th>said to be lower</th>"
-        f"<th>than</th></tr>{claims}</table>"
+        '<h2>Further claims</h2><div class="t"><table><tr><th>claim</th><th>verdict</th>'
+        f"<th>said to be lower</th><th>than</th></tr>{claims}</table></div>"
         if claims
         else ""
     )
@@ -62,8 +63,8 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
 <figure>{_curves(scenario, runs)}<figcaption>{escape(scenario.reading)}: interquartile mean over seeds
 with its 95 % bootstrap interval, every seed as a thin line.</figcaption></figure>
 <h2>Arms</h2>
-<table><tr><th>arm</th><th>score, 95 % interval</th><th>collapsed</th>{shown}
-<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table>
+<div class="t"><table><tr><th>arm</th><th>score, 95 % interval</th><th>collapsed</th>{shown}
+<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table></div>
 {told}
 <h2>How it was made</h2>
 <p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
