@@ -49,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@rm -f $(STAMP)
 	$(PIP_INSTALL) $(TORCH_PIN)
-	$(PIP_INSTALL) -e '.[dev,atari,envpool,export,redis,sweep,minigrid,box2d]'
+	$(PIP_INSTALL) -e '.[dev,atari,envpool,export,redis,sweep,minigrid,box2d,workspace]'
 	@touch $(STAMP)
 
 $(BENCHMARK_STAMP): $(STAMP)

@@ -7,6 +7,7 @@ is not finite; 128 + n stopped by signal n with its state saved (143 for SIGTERM
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     from rl_twoclocks.configure import check_overrides, config_dir, free_form
 
     try:
+        check_options(_flags(arguments), _HYDRA)
         check_overrides(_overrides(arguments), schema)
         _check_sweep(arguments, multirun)
     except ConfigError as error:
@@ -152,6 +154,7 @@ def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     from rl_twoclocks.configure import check_overrides, validate
 
     try:
+        check_options(arguments, ("--help", "-h"))
         check_overrides(arguments, schema)
         job(validate(OmegaConf.from_dotlist(arguments), schema))
     except Exception as error:
@@ -183,6 +186,13 @@ def _overrides(arguments: list[str]) -> list[str]:
     ]
 
 
+def _flags(arguments: list[str]) -> list[str]:
+    """The options among the arguments: not the values of options."""
+    before = ["", *arguments]
+    pairs = zip(arguments, before, strict=False)
+    return [a for a, previous in pairs if a.startswith("-") and previous not in _VALUED]
+
+
 _VALUED = {
     "--cfg",
     "-c",
@@ -195,6 +205,26 @@ _VALUED = {
     "--info",
 }
 """Hydra's flags that take a value of their own."""
+_HYDRA = {
+    *_VALUED, *_MULTIRUN, "--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r",
+    "--shell-completion", "-sc", "--config-path", "-cp", "--experimental-rerun", "-i",
+}  # fmt: skip
+"""All flags of Hydra."""
+
+
+def check_options(arguments: Sequence[str], known: Collection[str]) -> None:
+    """Check the names of options, the words that begin with a dash.
+
+    Raises:
+        ConfigError: there is no such option; names the nearest.
+    """
+    for word in arguments:
+        name = word.partition("=")[0]
+        if not word.startswith("-") or name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "--help says what there is"
+        raise ConfigError(f"unknown option {name}: {hint}")
 
 
 def _offer_help(name: str, schema: type[BaseModel], arguments: list[str]) -> None:

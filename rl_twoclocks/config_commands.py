@@ -51,8 +51,24 @@ class LabCommandConfig(Group):
     """smoke: minutes, to see that it works; short: a verdict; full: the numbers to quote."""
     jobs: int = Field(default=0, ge=0)
     """Runs at a time; 0: one per CPU core."""
+    arms: list[str] | None = None
+    """Only these arms, as arms=[healthy,fault,cure]; null: all. Those that are finished count too."""
     out: str | None = None
     """Folder of the runs and the page; null: lab/<scenario>-<budget>."""
+
+
+class ClaimConfig(Group):
+    """One further claim of a scenario: that one arm lies below another."""
+
+    claim: str
+    """What is claimed, as a sentence."""
+    lower: str
+    """The arm that is said to lie lower ..."""
+    higher: str
+    """... than this one."""
+    of: Literal["score", "fall", "collapses"] = "score"
+    """In what. score: of the last evaluation, relative to healthy; fall: frames at which a run
+    collapsed, of those that did; collapses: share of the runs that collapsed."""
 
 
 class ScenarioConfig(Group):
@@ -64,12 +80,22 @@ class ScenarioConfig(Group):
     """What the write-ups say."""
     base: list[str]
     """Overrides that all arms share; they are the protocol."""
+    rule: str
+    """Which rule decides, in plain words; written before the runs."""
+    reading: str = "eval/return_mean"
+    """Which reading of an evaluation is scored."""
     random: float
-    """Return of a random policy: the zero of scores."""
+    """That reading of a random policy: the zero of scores."""
     arms: dict[str, list[str]]
     """The three arms that the conclusion is drawn from: healthy, fault, cure."""
     controls: dict[str, list[str]] = Field(default={})
-    """Further arms that are only shown."""
+    """Further arms: those that claims are about, and others that are only shown."""
+    baselines: dict[str, str] = Field(default={})
+    """Arms whose score is relative to another arm than healthy: because their task is another."""
+    claims: list[ClaimConfig] = Field(default=[])
+    """What is judged besides fault and cure."""
+    shown: list[str] = Field(default=[])
+    """Readings whose median over a run is written down with it."""
     budgets: dict[str, BudgetConfig]
     """Seeds and overrides by budget: smoke, short, full."""
 
@@ -81,6 +107,11 @@ class ScenarioConfig(Group):
         ):
             if set(found) != needed:
                 raise ValueError(f"{name} must be {', '.join(sorted(needed))}")
+        named = {*self.baselines, *self.baselines.values()}
+        named |= {arm for claim in self.claims for arm in (claim.lower, claim.higher)}
+        named |= {arm for budget in self.budgets.values() for arm in budget.arms}
+        if unknown := sorted(named - {*self.arms, *self.controls}):
+            raise ValueError(f"there is no arm {', '.join(unknown)}")
         return self
 
 
@@ -91,6 +122,8 @@ class BudgetConfig(Group):
     """Seeds per arm, counted from 1."""
     overrides: list[str]
     """Among them total_frames."""
+    arms: dict[str, list[str]] = Field(default={})
+    """Further overrides of single arms."""
 
 
 class ExportCommandConfig(Group):

@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_twoclocks.cli import explain
+from rl_twoclocks.cli import check_options, explain
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.rundir import nearest_runs
 
 if TYPE_CHECKING:
     from rl_twoclocks.findings import Report
@@ -26,15 +27,12 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command; exit codes are those of the other commands."""
     arguments = [a for a in sys.argv[1:] if a not in _OPTIONS]
-    strange = [a for a in arguments if a.startswith("-") and a not in ("--help", "-h")]
-    if strange:
-        known = ", ".join(_OPTIONS)
-        sys.exit(explain(ConfigError(f"{strange[0]} is no option of the doctor: {known}, --help")))
     options = {a for a in sys.argv[1:] if a in _OPTIONS}
     if "--help" in arguments or "-h" in arguments:
         print(__doc__)
         sys.exit(0)
     try:
+        check_options(arguments, (*_OPTIONS, "--help"))
         report = draw(arguments) if options & {"--map", "--svg"} else examine(arguments)
         text = report.svg() if "--svg" in options else report.text()  # type: ignore[union-attr]
     except Exception as error:
@@ -60,10 +58,10 @@ def draw(arguments: list[str]) -> FlowMap:
     from rl_twoclocks.configure import compose
     from rl_twoclocks.safety import settle
 
-    if len(arguments) == 1 and "=" not in arguments[0]:
-        path = Path(arguments[0]).expanduser()
+    path = _place(arguments)
+    if path is not None:
         if not (path / "metrics.jsonl").is_file():
-            raise ConfigError(f"{arguments[0]} is no run directory")
+            raise ConfigError(f"{path} is no run directory{nearest_runs(path)}")
         return flowmap.of_run(path)
     return flowmap.of_configuration(*settle(compose(arguments)))
 
@@ -76,16 +74,32 @@ def examine(arguments: list[str]) -> Report:
     """
     from rl_twoclocks import findings
 
+    path = _place(arguments)
+    if path is None:
+        return findings.of_configuration(arguments)
+    if path.is_file():
+        return findings.of_window(path)
+    if (path / "metrics.jsonl").is_file():
+        return findings.of_run(path)
+    raise ConfigError(f"{path} is no run directory and no checkpoint{nearest_runs(path)}")
+
+
+def _place(arguments: list[str]) -> Path | None:
+    """The run directory or checkpoint that is asked for; None where it is a configuration.
+
+    Raises:
+        ConfigError: there is something beside it.
+    """
     if len(arguments) == 1 and "=" not in arguments[0]:
-        path = Path(arguments[0]).expanduser()
-        if path.is_file():
-            return findings.of_window(path)
-        if (path / "metrics.jsonl").is_file():
-            return findings.of_run(path)
-        deeper = sorted(str(p.parent) for p in path.glob("**/metrics.jsonl"))[:5]
-        hint = f"; there are runs in {', '.join(deeper)}" if deeper else ""
-        raise ConfigError(f"{arguments[0]} is no run directory and no checkpoint{hint}")
-    return findings.of_configuration(arguments)
+        return Path(arguments[0]).expanduser()
+    for word in arguments:
+        if "=" not in word and Path(word).expanduser().exists():
+            others = " ".join(a for a in arguments if a != word)
+            raise ConfigError(
+                f"{word} is read as it is, one at a time: leave out {others}; "
+                "or leave out the directory, to check a configuration before a run"
+            )
+    return None
 
 
 if __name__ == "__main__":

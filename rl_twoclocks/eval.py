@@ -9,6 +9,7 @@ from typing import Any
 from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import EvalCommandConfig
+from rl_twoclocks.rundir import nearest_runs
 
 
 def main() -> None:
@@ -70,9 +71,7 @@ def find(path: Path) -> Path:
         return path / "best.pt"
     listed = checkpoint.listed(path)
     if not listed:
-        deeper = sorted(str(p.parent) for p in path.glob("**/best.pt"))[:5]
-        hint = f"; there are runs in {', '.join(deeper)}" if deeper else ""
-        raise ConfigError(f"no checkpoint in {path}{hint}")
+        raise ConfigError(f"no checkpoint in {path}{nearest_runs(path)}")
     return listed[-1]
 
 

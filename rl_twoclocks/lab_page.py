@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from html import escape
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,25 +14,41 @@ from rl_twoclocks.aggregate import pooled
 
 if TYPE_CHECKING:
     from rl_twoclocks.config_commands import ScenarioConfig
-    from rl_twoclocks.scenario import Conclusion, Run
+    from rl_twoclocks.scenario import Run
+    from rl_twoclocks.verdict import Conclusion
 
 _STYLE = """
 body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
+table{border-collapse:collapse}.t{overflow-x:auto}th{overflow-wrap:anywhere}td:nth-child(2){white-space:nowrap}
+td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
 td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}
 .c{font-size:1.15rem;border-left:.3rem solid #47698c;padding-left:.8rem}code{font-size:.85rem}
 @media(prefers-color-scheme:dark){body{color:#eee;background:#161b20}td,th{border-color:#555}}
 """
 
 
-def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: list[Run]) -> str:
-    """Conclusion first, then curves, the table of arms, and how it was made."""
+def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) -> str:
+    """Conclusion first, then curves, the table of arms, further claims, and how it was made."""
     rows = []
     for arm, score in conclusion.scores.items():
         mine = [r for r in runs if r.arm == arm]
         alarms = sorted({name for r in mine for name in r.alarms})
-        cells = [arm, str(score), f"{conclusion.collapses[arm]} of {len(mine)}", ", ".join(alarms)]
-        rows.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")
+        falls = [r.fall for r in mine if r.fall is not None]
+        when = f", at {median(falls):,.0f} frames (median)" if falls else ""
+        cells = [arm, f"{score} of {scenario.baselines.get(arm, 'healthy')}"]
+        cells.append(f"{conclusion.collapses[arm]} of {len(mine)}{when}")
+        for name in scenario.shown:
+            found = [r.shown[name] for r in mine if name in r.shown]
+            cells.append(f"{median(found):.3g}" if found else "-")
+        rows.append(_row([*cells, ", ".join(alarms)]))
+    shown = "".join(f"<th>{escape(name)}</th>" for name in scenario.shown)
+    claims = "".join(_row([c.claim, c.verdict, c.lower, c.higher]) for c in conclusion.claims)
+    told = (
+        '<h2>Further claims</h2><div class="t"><table><tr><th>claim</th><th>verdict</th>'
+        f"<th>said to be lower</th><th>than</th></tr>{claims}</table></div>"
+        if claims
+        else ""
+    )
     arms = {**scenario.arms, **scenario.controls}
     made = "".join(
         f"<li><b>{escape(arm)}</b> <code>{escape(' '.join([*scenario.base, *words]))}</code></li>"
@@ -42,28 +60,39 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: list[Run]) -> s
 <h1>{escape(scenario.question)}</h1>
 <p class="c">{escape(conclusion.text)}</p>
 <p>The claim: {escape(scenario.claim)}.</p>
-<figure>{_curves(scenario, runs)}<figcaption>Return of the evaluations: interquartile mean over seeds
+<figure>{_curves(scenario, runs)}<figcaption>{escape(scenario.reading)}: interquartile mean over seeds
 with its 95 % bootstrap interval, every seed as a thin line.</figcaption></figure>
 <h2>Arms</h2>
-<table><tr><th>arm</th><th>score (healthy: 1), 95 % interval</th><th>collapsed</th>
-<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table>
+<div class="t"><table><tr><th>arm</th><th>score, 95 % interval</th><th>collapsed</th>{shown}
+<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table></div>
+{told}
 <h2>How it was made</h2>
 <p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
 <ul>{made}</ul>
-<p>Rule: the failure reproduces if the fault's interquartile mean lies below 0.6 of healthy and the
-intervals do not touch; the cure cures from 0.9 on. Written down before the runs.</p>
+<p>Rule, written down before the runs: {escape(scenario.rule)} The failure reproduces if the fault's
+interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on.
+A further claim holds if the intervals of its two arms lie apart.</p>
 </body></html>
 """
 
 
-def _curves(scenario: ScenarioConfig, runs: list[Run]) -> str:
+def _row(cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+
+
+def _drawn(scenario: ScenarioConfig, most: int = 8) -> list[str]:
+    """The arms whose curves are drawn: the three that count, and the controls if they are few."""
+    return [*scenario.arms, *(scenario.controls if len(scenario.controls) <= most else ())]
+
+
+def _curves(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for arm in {**scenario.arms, **scenario.controls}:
+    for arm in _drawn(scenario):
         mine = [r for r in runs if r.arm == arm]
         # As far as all seeds came: a mean over fewer would jump. Evaluation by evaluation, for frames
         # that were dropped shift them.
@@ -81,7 +110,7 @@ def _curves(scenario: ScenarioConfig, runs: list[Run]) -> str:
             axes.plot(
                 *zip(*one.curve, strict=True), color=line.get_color(), alpha=0.2, linewidth=0.7
             )
-    axes.set(xlabel="frames (agent decisions)", ylabel="return")
+    axes.set(xlabel="frames (agent decisions)", ylabel=scenario.reading)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, ncols=2)
     stream = io.StringIO()

@@ -2,7 +2,8 @@
 
 The page needs no network: verdict, curves with gradient norm and KL first, events, findings, data
 flow and, of several runs, what differs between their configurations. Runs that differ in their seed
-alone are pooled. A run may be unfinished.
+alone are pooled. A run may be unfinished. `--live <runs dir>` serves the same page on this machine
+alone, about the runs below a folder, and renews it while they go on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rl_twoclocks.cli import explain
+from rl_twoclocks.cli import check_options, explain
 from rl_twoclocks.config import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def main() -> None:
     """Run the command; exit codes are those of the other commands."""
     try:
         options = _options(sys.argv[1:])
+        if options.live is not None:
+            from rl_twoclocks.reporting.live import serve
+
+            serve(Path(options.live).expanduser(), options.port)
+            return
         from rl_twoclocks.reporting.runs import read_runs
 
         runs = read_runs(options.directories)
@@ -81,10 +87,18 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("directories", nargs="+", metavar="run_dir", help="what training wrote")
+    parser.add_argument("directories", nargs="*", metavar="run_dir", help="what training wrote")
     parser.add_argument("--out", default="report.html", help="the page (default: report.html)")
     parser.add_argument("--png", metavar="DIR", help="every figure as a PNG, too")
-    return parser.parse_args(arguments)
+    parser.add_argument("--live", metavar="DIR", help="serve a page about all runs below a folder")
+    parser.add_argument("--port", type=int, default=0, help="of --live (default: a free one)")
+    check_options(arguments, ("--out", "--png", "--live", "--port", "--help", "-h"))
+    options = parser.parse_args(arguments)
+    if options.live is not None and options.directories:
+        raise ConfigError(
+            f"--live shows all runs below one folder: leave {options.directories[0]} out"
+        )
+    return options
 
 
 if __name__ == "__main__":

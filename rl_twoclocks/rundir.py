@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import fnmatch
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -102,6 +104,28 @@ def run_name(config: Config) -> str:
 def directory(config: Config) -> Path:
     """Where the run's results go, absolute."""
     return Path(config.run_dir or Path("runs") / run_name(config)).expanduser().absolute()
+
+
+def nearest_runs(path: Path, most: int = 5) -> str:
+    """Name the run directories nearest to a wrong path, as the end of a message; else nothing.
+
+    They are looked for below the path, or below what exists of it.
+    """
+    base = path.expanduser().absolute()
+    for _ in range(3):
+        if base.is_dir():
+            break
+        base = base.parent
+    if not base.is_dir() or base == Path(base.anchor):
+        return ""
+    patterns = ("metrics.jsonl", "*/metrics.jsonl", "*/*/metrics.jsonl", "*/*/*/metrics.jsonl")
+    found = itertools.islice(itertools.chain.from_iterable(map(base.glob, patterns)), 200)
+    names = sorted(str(p.parent) for p in found)
+    if not path.is_absolute():
+        # As it was typed: the answer can be typed the same way.
+        names = [os.path.relpath(name) for name in names]
+    near = difflib.get_close_matches(str(path), names, n=most, cutoff=0.0)
+    return f"; there are runs in {', '.join(near)}" if near else ""
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

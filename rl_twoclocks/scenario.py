@@ -1,43 +1,36 @@
-"""Scenarios of the lab: run them, judge them by one rule, write them down.
+"""Scenarios of the lab: what they ask, the runs of their arms, and what these came to.
 
-The rule, for every scenario: a run's score is (return of its last evaluation - random) / (interquartile
-mean of the healthy arm - random). The failure *reproduces* if the fault's interquartile mean lies below
-0.6 and the intervals of fault and healthy do not touch. The cure *cures* if its interquartile mean is at
-least 0.9. With fewer than five seeds nothing is decided. Intervals are 95 % bootstrap intervals over
-seeds. A collapse is three evaluations in a row
-below half of the best score (`diagnostics.cliff`); the lead is the number of rounds from a faulty run's
-first alarm of at least warn to its collapse.
+The rules by which they are judged are in `rl_twoclocks.verdict`.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
-import json
+import functools
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from rl_twoclocks.aggregate import Estimate, pooled
-from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
 from rl_twoclocks.configure import compose, config_dir, validate
 from rl_twoclocks.diagnostics.cliff import collapsed
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
-FALLEN, CURED = 0.6, 0.9
-ENOUGH = 5
-"""Seeds below which nothing is decided."""
 EVALUATIONS = 20
 """Evaluations per run, from which collapses are told."""
+COLUMNS = ("arm", "seed", "value", "fall_frames", "collapse_round", "alarms")
+"""Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
 
 
 @dataclass(frozen=True)
@@ -47,31 +40,27 @@ class Run:
     arm: str
     seed: int
     value: float
-    """Return of the last evaluation."""
-    collapse: int | None
-    """Round of the collapse, if there was one."""
-    alarm: int | None
-    """Round of the first alarm of at least warn."""
-    alarms: tuple[str, ...]
-    curve: tuple[tuple[int, float], ...]
-    """(frames, return) of all evaluations."""
+    """The scored reading of the last evaluation."""
+    fall: int | None = None
+    """Frames at the collapse, if there was one ..."""
+    collapse: int | None = None
+    """... and its round."""
+    alarms: dict[str, int] = field(default_factory=dict)
+    """Round of the first alarm of at least warn, by its name; in order."""
+    shown: dict[str, float] = field(default_factory=dict)
+    """Medians over the run of the readings that the scenario shows."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(frames, reading) of all evaluations."""
+
+    @property
+    def alarm(self) -> int | None:
+        """Round of the first alarm."""
+        return min(self.alarms.values(), default=None)
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """What a scenario says."""
-
-    scenario: str
-    budget: str
-    verdict: str
-    """reproduces and is cured | reproduces, not cured | does not reproduce | undecided: why."""
-    text: str
-    scores: dict[str, Estimate]
-    """By arm, relative to healthy."""
-    lead: float | None
-    """Median rounds between the first alarm and the collapse in the fault's runs."""
-    collapses: dict[str, int]
-    seeds: int
+def names() -> list[str]:
+    """All scenarios."""
+    return sorted(path.stem for path in (config_dir() / "lab").glob("*.yaml"))
 
 
 def load(name: str) -> ScenarioConfig:
@@ -80,12 +69,16 @@ def load(name: str) -> ScenarioConfig:
     Raises:
         ConfigError: there is none of that name; names the nearest.
     """
-    known = {path.stem: path for path in (config_dir() / "lab").glob("*.yaml")}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"scenario={name}: {hint}there are {', '.join(sorted(known))}")
-    return validate(yaml.safe_load(known[name].read_text()), ScenarioConfig)
+    if name not in names():
+        raise ConfigError(f"scenario={name}: {_nearest(name, names())}")
+    text = (config_dir() / "lab" / f"{name}.yaml").read_text()
+    return validate(yaml.safe_load(text), ScenarioConfig)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+    return (f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(known)}"
 
 
 def every_arm(scenario: ScenarioConfig) -> dict[str, list[str]]:
@@ -95,21 +88,62 @@ def every_arm(scenario: ScenarioConfig) -> dict[str, list[str]]:
 
 def words_of(scenario: ScenarioConfig, budget: str, arm: str, seed: int) -> list[str]:
     """The overrides of one run."""
-    limits = scenario.budgets[budget]
-    words = [*scenario.base, *every_arm(scenario)[arm], *limits.overrides, f"seed={seed}"]
-    frames = compose(words).total_frames
-    return [*words, f"eval.every_frames={max(frames // EVALUATIONS, 1)}", "logger=jsonl"]
+    words, config = _words(scenario, budget, arm), composed(scenario, budget, arm)
+    frames = config.total_frames
+    if config.clocks.lag:
+        # What fills the queue comes on top, so that all arms learn for as many rounds.
+        frames += config.clocks.lag * config.clocks.update_frequency
+        words.append(f"total_frames={frames}")
+    every = max(frames // EVALUATIONS, 1)
+    return [*words, f"seed={seed}", f"eval.every_frames={every}", "logger=jsonl"]
 
 
-def run(scenario: ScenarioConfig, budget: str, place: Path, jobs: int) -> list[str]:
-    """Train all runs that are not finished; return the names of those that failed.
+def composed(scenario: ScenarioConfig, budget: str, arm: str) -> Config:
+    """The configuration of an arm, whatever its seed.
 
     Raises:
-        ConfigError: an arm is no valid configuration; nothing was started.
+        ConfigError: it is none.
     """
-    seeds = scenario.budgets[budget].seeds
-    todo = [(arm, seed) for seed in range(1, seeds + 1) for arm in every_arm(scenario)]
+    return _compose_once(tuple(_words(scenario, budget, arm)))
+
+
+def _words(scenario: ScenarioConfig, budget: str, arm: str) -> list[str]:
+    limits = scenario.budgets[budget]
+    words = [*scenario.base, *every_arm(scenario)[arm]]
+    return [*words, *limits.overrides, *limits.arms.get(arm, [])]
+
+
+@functools.cache
+def _compose_once(words: tuple[str, ...]) -> Config:
+    return compose(words)
+
+
+def run(
+    scenario: ScenarioConfig,
+    budget: str,
+    place: Path,
+    jobs: int,
+    arms: Sequence[str] | None = None,
+) -> list[str]:
+    """Train all runs that are not finished, or those of some arms; return the names of the failed.
+
+    Arms that need what this machine lacks are left out with a word.
+
+    Raises:
+        ConfigError: there is no such arm, or one is no valid configuration; nothing was started.
+    """
+    every = every_arm(scenario)
+    for arm in arms or ():
+        if arm not in every:
+            raise ConfigError(f"arms={arm}: {_nearest(arm, every)}")
+    seeds = range(1, scenario.budgets[budget].seeds + 1)
+    todo = [(arm, seed) for seed in seeds for arm in every if arms is None or arm in arms]
     commands = {job: words_of(scenario, budget, *job) for job in todo}
+    for arm in dict.fromkeys(arm for arm, _ in todo):
+        lack = lacking(composed(scenario, budget, arm))
+        if lack:
+            print(f"{arm}: left out, {lack}", flush=True)
+            todo = [job for job in todo if job[0] != arm]
 
     def one(job: tuple[str, int]) -> str | None:
         arm, seed = job
@@ -135,128 +169,89 @@ def run(scenario: ScenarioConfig, budget: str, place: Path, jobs: int) -> list[s
         return [name for name in pool.map(one, todo) if name is not None]
 
 
+def lacking(config: Config) -> str:
+    """What a run needs and this machine has not, in words; nothing if it can be run."""
+    if config.collect.mode != "redis":
+        return ""
+    try:
+        import redis
+    except ImportError:
+        return "the package redis is not installed"
+    from rl_twoclocks.collect.redis_queue import address
+
+    url = address(config.collect.redis.url)
+    try:
+        redis.Redis.from_url(url, socket_connect_timeout=2).ping()
+    except redis.RedisError:
+        return "no Redis server answers"
+    return ""
+
+
 def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
-    """Read all finished runs."""
-    runs = []
-    for arm in every_arm(scenario):
-        for path in sorted(place.glob(f"{arm}/seed*/result.json")):
-            rows = read_metrics(path.parent / "metrics.jsonl")
-            evaluated = [row for row in rows if "eval/return_mean" in row]
-            returns = [row["eval/return_mean"] for row in evaluated]
-            ends = (
-                k for k in range(3, len(returns) + 1) if collapsed(returns[:k], scenario.random)
-            )
-            fall = next(ends, None)
-            events = read_events(path.parent / "events.jsonl")
-            alarms = [
-                e for e in events if e["kind"] == "alarm" and e["severity"] in ("warn", "danger")
-            ]
-            runs.append(
-                Run(
-                    arm=arm,
-                    seed=int(path.parent.name.removeprefix("seed")),
-                    value=float(json.loads(path.read_text())["return_mean"]),
-                    # The collapse begins with the first of the three evaluations.
-                    collapse=None
-                    if fall is None
-                    else int(evaluated[fall - 3]["clock/policy_version"]),
-                    alarm=int(alarms[0]["round"]) if alarms else None,
-                    alarms=tuple(dict.fromkeys(e["name"] for e in alarms)),
-                    curve=tuple(
-                        (int(row["frames"]), float(r))
-                        for row, r in zip(evaluated, returns, strict=True)
-                    ),
-                )
-            )
-    return runs
+    """Read all finished runs below a folder."""
+    return [
+        _read(scenario, arm, path.parent)
+        for arm in every_arm(scenario)
+        for path in sorted(place.glob(f"{arm}/seed*/result.json"))
+    ]
 
 
-def conclude(scenario: ScenarioConfig, budget: str, place: Path) -> Conclusion:
-    """Judge the finished runs by the rule.
-
-    Raises:
-        ConfigError: one of the three arms has no finished run.
-    """
-    runs = read(scenario, place)
-    returns: dict[str, list[float]] = {}
-    for one in runs:
-        returns.setdefault(one.arm, []).append(one.value)
-    if lacking := [arm for arm in ("healthy", "fault", "cure") if arm not in returns]:
-        raise ConfigError(f"{place} has no finished run of {', '.join(lacking)}")
-    scores = normalised(returns, scenario.random)
-    leads = [
-        one.collapse - one.alarm
-        for one in runs
-        # An alarm that comes after the fall leads nothing.
-        if one.arm == "fault" and one.collapse is not None
-        and one.alarm is not None and one.alarm <= one.collapse
-    ]  # fmt: skip
-    collapses = {arm: sum(r.collapse is not None for r in runs if r.arm == arm) for arm in returns}
-    seeds = min(len(values) for values in returns.values())
-    verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
-    lead = statistics.median(leads) if leads else None
-    text = _sentence(place.name, verdict, scores, collapses, lead, seeds)
-    return Conclusion(place.name, budget, verdict, text, scores, lead, collapses, seeds)
-
-
-def normalised(returns: Mapping[str, list[float]], random: float) -> dict[str, Estimate]:
-    """Scores by arm, relative to the healthy arm's interquartile mean."""
-    healthy = pooled({"healthy": returns["healthy"]}).value
-    span = healthy - random
-    if span <= 0:
-        return {arm: Estimate(0.0, 0.0, 0.0) for arm in returns}
-    return {
-        arm: pooled({arm: [(value - random) / span for value in values]})
-        for arm, values in returns.items()
-    }
-
-
-def judge(scores: Mapping[str, Estimate]) -> str:
-    """The verdict, by the rule at the top of this file."""
-    healthy, fault, cure = (scores[arm] for arm in ("healthy", "fault", "cure"))
-    if healthy.value <= 0:
-        return "undecided: the healthy arm learnt nothing"
-    if not (fault.value < FALLEN and fault.high < healthy.low):
-        return "does not reproduce"
-    return "reproduces and is cured" if cure.value >= CURED else "reproduces, not cured"
-
-
-def _sentence(
-    name: str,
-    verdict: str,
-    scores: Mapping[str, Estimate],
-    collapses: Mapping[str, int],
-    lead: float | None,
-    seeds: int,
-) -> str:
-    fault, cure = scores["fault"], scores["cure"]
-    text = (
-        f"{name}: the failure {verdict}."
-        if not verdict.startswith("und")
-        else f"{name}: {verdict}."
+def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
+    rows = read_metrics(directory / "metrics.jsonl")
+    evaluated = [row for row in rows if scenario.reading in row]
+    values = [float(row[scenario.reading]) for row in evaluated]
+    ends = (k for k in range(3, len(values) + 1) if collapsed(values[:k], scenario.random))
+    fall = next(ends, None)
+    # The collapse begins with the first of the three evaluations.
+    fallen = None if fall is None else evaluated[fall - 3]
+    alarms: dict[str, int] = {}
+    for event in read_events(directory / "events.jsonl"):
+        if event["kind"] == "alarm" and event["severity"] in ("warn", "danger"):
+            alarms.setdefault(event["name"], int(event["round"]))
+    shown = {}
+    for name in scenario.shown:
+        found = [float(row[name]) for row in rows if row.get(name) is not None]
+        if found:
+            shown[name] = statistics.median(found)
+    return Run(
+        arm=arm,
+        seed=int(directory.name.removeprefix("seed")),
+        value=values[-1],
+        fall=None if fallen is None else int(fallen["frames"]),
+        collapse=None if fallen is None else int(fallen["clock/policy_version"]),
+        alarms=alarms,
+        shown=shown,
+        curve=tuple((int(r["frames"]), v) for r, v in zip(evaluated, values, strict=True)),
     )
-    text += f" With the fault the score is {fault} of healthy, with the cure {cure}, {seeds} seeds."
-    if collapses["fault"]:
-        text += f" {collapses['fault']} of the fault's runs collapsed"
-        text += f", {lead:.0f} rounds after the first alarm (median)." if lead is not None else "."
-    return text
 
 
-def write(scenario: ScenarioConfig, conclusion: Conclusion, place: Path) -> None:
-    """Write results.csv (a row per run), conclusion.json and the page."""
-    from rl_twoclocks.lab_page import page
-
-    runs = read(scenario, place)
-    with open(place / "results.csv", "w", newline="") as file:
+def write_results(scenario: ScenarioConfig, budget: str, runs: Sequence[Run], path: Path) -> None:
+    """Write a row per run, with its command."""
+    with open(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["arm", "seed", "return", "collapse_round", "alarm_round", "alarms", "command"]
-        )
+        writer.writerow([*COLUMNS, *scenario.shown, "budget", "command"])
         for one in runs:
-            words = words_of(scenario, conclusion.budget, one.arm, one.seed)
-            command = " ".join(["python -m rl_twoclocks.train", *words])
-            row = [one.arm, one.seed, round(one.value, 2), one.collapse, one.alarm]
-            writer.writerow([*row, " ".join(one.alarms), command])
-    shown = asdict(conclusion) | {"scores": {k: list(v) for k, v in conclusion.scores.items()}}
-    (place / "conclusion.json").write_text(json.dumps(shown, indent=2) + "\n")
-    (place / "index.html").write_text(page(scenario, conclusion, runs))
+            words = words_of(scenario, budget, one.arm, one.seed)
+            alarms = " ".join(f"{name}@{number}" for name, number in one.alarms.items())
+            row: list[Any] = [one.arm, one.seed, f"{one.value:.6g}", one.fall, one.collapse, alarms]
+            row += [f"{one.shown[n]:.4g}" if n in one.shown else "" for n in scenario.shown]
+            writer.writerow([*row, budget, " ".join(["python -m rl_twoclocks.train", *words])])
+
+
+def read_results(scenario: ScenarioConfig, path: Path) -> list[Run]:
+    """Read what `write_results` wrote; curves are not in it."""
+    with open(path, newline="") as file:
+        return [_of_row(scenario, row) for row in csv.DictReader(file)]
+
+
+def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
+    pairs = (word.rpartition("@") for word in row["alarms"].split())
+    return Run(
+        arm=row["arm"],
+        seed=int(row["seed"]),
+        value=float(row["value"]),
+        fall=int(row["fall_frames"]) if row["fall_frames"] else None,
+        collapse=int(row["collapse_round"]) if row["collapse_round"] else None,
+        alarms={name: int(number) for name, _, number in pairs},
+        shown={name: float(row[name]) for name in scenario.shown if row[name]},
+    )

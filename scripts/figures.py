@@ -2,8 +2,8 @@
 
     python scripts/figures.py
 
-Raw files are `speed.csv` (written by `scripts/benchmark.py`), `returns.csv` and `healthy.csv` (one row
-per task, clocks and seed, by `scripts/learning.py`), `faults.csv` and `rescue.csv`. A missing one is
+Raw files are those of `SOURCES`, written by the script that their rows name; `lab/<scenario>.csv`, each
+the results.csv of the lab; and the table in `findings.md`, in the folder above. A missing one is
 named and its figures are left out. The same raw files give the same bytes.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_twoclocks import scenario, verdict
 from rl_twoclocks.aggregate import difference, interquartile_mean, pooled
 
 Figure = dict[str, object]
@@ -284,6 +285,75 @@ def atari_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def report_figures(rows: Rows) -> dict[str, Figure]:
+    """Read off the sizes of the page about one run and about twenty."""
+    return {
+        f"report.bytes_{row['runs']}": figure(
+            *[float(row["bytes"])] * 3, int(row["different"]), "bytes (n: different runs)", [row]
+        )
+        for row in rows
+    }
+
+
+def lab_figures(name: str, path: Path) -> dict[str, Figure]:
+    """Judge a scenario anew: scores of fault and cure, and the median lead of alarm over collapse."""
+    scene = scenario.load(name)
+    rows, runs = read_rows(path), scenario.read_results(scene, path)
+    budgets = dict.fromkeys(row["budget"] for row in rows)
+    command = [
+        {"command": f"python -m rl_twoclocks.lab scenario={name} budget={b}"} for b in budgets
+    ]
+    by_arm = {arm: [r for r in runs if r.arm == arm] for arm in ("healthy", "fault", "cure")}
+    by_arm = {arm: found for arm, found in by_arm.items() if found}
+    figures = {
+        f"lab.{name}.{arm}": figure(*score, len(by_arm[arm]), "score (1: healthy)", command)
+        for arm, score in verdict.scores_of(scene, by_arm).items()
+        if arm != "healthy"
+    }
+    if leads := verdict.leads(by_arm.get("fault", [])):
+        middle = statistics.median(leads)
+        figures[f"lab.{name}.lead"] = figure(
+            middle, min(leads), max(leads), len(leads), "rounds from alarm to collapse", command
+        )
+    return figures
+
+
+def finding_figures(text: str) -> dict[str, Figure]:
+    """Count the claims in the table of findings.md that have a verdict, and those that have none.
+
+    Raises:
+        ValueError: a row has not as many cells as the heading.
+    """
+    table = [line.strip().strip("|").split("|") for line in text.splitlines() if line[:1] == "|"]
+    heading, _, *rows = table
+    place = [cell.strip() for cell in heading].index("verdict")
+    for row in rows:
+        if len(row) != len(heading):
+            raise ValueError(f"findings.md: {len(row)} cells, not {len(heading)}: {row[0].strip()}")
+    open_ = sum(row[place].strip().startswith("undecided") for row in rows)
+    command, n = "python scripts/figures.py, from docs/findings.md", len(rows)
+    return {
+        "lab.verdicts": count(n - open_, n, "claims with a verdict", command),
+        "lab.undecided": count(open_, n, "claims without a verdict", command),
+    }
+
+
+SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
+    "speed.csv": speed_figures,
+    "returns.csv": return_figures,
+    "healthy.csv": healthy_figures,
+    "faults.csv": fault_figures,
+    "rescue.csv": rescue_figures,
+    "lag.csv": lag_figures,
+    "spikes.csv": spike_figures,
+    "async_speed.csv": async_figures,
+    "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
+    "atari_returns.csv": atari_figures,
+    "report.csv": report_figures,
+}
+"""What computes figures from which raw file."""
+
+
 def read_rows(path: Path) -> Rows:
     """Read a CSV file; say so and return nothing if it is missing."""
     if not path.exists():
@@ -306,23 +376,18 @@ def main(argv: list[str] | None = None) -> int:
         help="folder of raw files and result",
     )
     folder = parser.parse_args(argv).folder
-    sources: dict[str, Callable[[Rows], dict[str, Figure]]] = {
-        "speed.csv": speed_figures,
-        "returns.csv": return_figures,
-        "healthy.csv": healthy_figures,
-        "faults.csv": fault_figures,
-        "rescue.csv": rescue_figures,
-        "lag.csv": lag_figures,
-        "spikes.csv": spike_figures,
-        "async_speed.csv": async_figures,
-        "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
-        "atari_returns.csv": atari_figures,
-    }
     figures: dict[str, Figure] = {}
-    for file_name, compute in sources.items():
+    for file_name, compute in SOURCES.items():
         rows = read_rows(folder / file_name)
         if rows:
             figures |= compute(rows)
+    for path in sorted((folder / "lab").glob("*.csv")):
+        figures |= lab_figures(path.stem, path)
+    findings = folder.parent / "findings.md"
+    if findings.exists():
+        figures |= finding_figures(findings.read_text(encoding="utf-8"))
+    else:
+        print(f"{findings}: missing, its figures are left out")
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(figures, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / "figures.json").write_text(text + "\n", encoding="utf-8")

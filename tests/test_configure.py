@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 
 import rl_twoclocks
-from rl_twoclocks import ConfigError, compose
+from rl_twoclocks import ConfigError, cli, compose
 from rl_twoclocks.configure import check_overrides
 
 
@@ -170,3 +173,40 @@ def test_a_failed_composition_leaves_the_next_one_whole() -> None:
     before = compose()
     refused("algo.gamma=2")
     assert compose() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("report", ["--lvie", "runs"], "unknown option --lvie: did you mean --live?"),
+        ("report", ["run", "--pgn=x"], "unknown option --pgn: did you mean --png?"),
+        ("doctor", ["--jsno"], "unknown option --jsno: did you mean --json?"),
+        (
+            "train",
+            ["--mutlirun", "seed=1,2"],
+            "unknown option --mutlirun: did you mean --multirun?",
+        ),
+        ("train", ["--cgf", "job"], "unknown option --cgf: did you mean --cfg?"),
+        ("lab", ["--hlep"], "unknown option --hlep: did you mean --help?"),
+        ("eval", ["--xyz"], "unknown option --xyz: --help says what there is"),
+    ],
+)
+def test_a_wrong_option_names_the_nearest(
+    module: str,
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"rl_twoclocks.{module}").main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--cfg", "job", "-p", "task"], ["--cfg=job"], ["-m", "--multirun"], ["-cd", "-x"]]
+)
+def test_hydras_own_options_are_known(words: list[str]) -> None:
+    cli.check_options(cli._flags(words), cli._HYDRA)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rl_twoclocks import ConfigError, compose
 from rl_twoclocks.checks import Check, checks
 from rl_twoclocks.diagnostics import limits
-from rl_twoclocks.doctor import examine
+from rl_twoclocks.doctor import draw, examine
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.safety import settle
 from tests.command_envs import command, run, tiny, walk
@@ -96,6 +97,34 @@ def test_what_is_neither_a_place_nor_an_override_is_named(tmp_path: Path) -> Non
         examine([str(tmp_path / "nowhere")])
     with pytest.raises(ConfigError, match="did you mean"):
         examine(["clocks.batch_sise=3"])
+
+
+def test_a_wrong_path_names_the_nearest_run(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = finished.with_name("finshed0")
+    near = f"there are runs in {finished}"
+    for job in (examine, draw):
+        with pytest.raises(ConfigError, match=re.escape(near)):
+            job([str(wrong)])
+        with pytest.raises(ConfigError, match=re.escape(near)):
+            job([str(finished.parent)])
+    # Said as it was typed.
+    monkeypatch.chdir(finished.parent)
+    with pytest.raises(ConfigError, match=rf"there are runs in .*\b{finished.name}"):
+        examine(["nowhere"])
+
+
+def test_a_run_is_not_examined_under_other_settings(finished: Path) -> None:
+    for job in (examine, draw):
+        for words in ([str(finished), "clocks=safe"], ["clocks=safe", str(finished)]):
+            with pytest.raises(ConfigError, match=r"read as it is.*leave out clocks=safe; or"):
+                job(words)
+        with pytest.raises(ConfigError, match="one at a time"):
+            job([str(finished), str(finished.parent)])
+    # What is no place is no override either.
+    with pytest.raises(ConfigError, match="no override: write key=value"):
+        examine(["task", "clocks=safe"])
 
 
 @pytest.mark.parametrize(

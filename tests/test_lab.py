@@ -9,38 +9,126 @@ from pathlib import Path
 
 import pytest
 
-from rl_twoclocks import scenario
+import rl_twoclocks
+from rl_twoclocks import scenario, verdict
 from rl_twoclocks.aggregate import Estimate
 from rl_twoclocks.config import ConfigError
-from rl_twoclocks.config_commands import BudgetConfig, ScenarioConfig
-from rl_twoclocks.configure import compose, config_dir
+from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
+from rl_twoclocks.configure import compose
 from rl_twoclocks.safety import settle
+from rl_twoclocks.scenario import Run
+from tests.command_envs import command
 from tests.envs import overrides
 
-NAMES = sorted(path.stem for path in (config_dir() / "lab").glob("*.yaml"))
+NAMES = scenario.names()
+
+
+def test_the_write_ups_scenarios_are_there() -> None:
+    assert NAMES == [
+        "big_batch", "high_ratio", "narrow_policy", "policy_lag", "replay_mixture",
+        "stale_broadcast", "stale_gradients",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("budget", ["smoke", "short", "full"])
-def test_every_arm_of_every_scenario_can_be_run(name: str, budget: str) -> None:
+def test_every_arm_of_every_scenario_can_be_run(name: str) -> None:
     found = scenario.load(name)
-    for arm in scenario.every_arm(found):
-        config, derived = settle(compose(scenario.words_of(found, budget, arm, 3)))
-        assert config.seed == 3
-        # Enough rounds for a collapse to be seen, even after what fills a queue.
-        assert derived.rounds - config.clocks.lag >= 5
     assert found.question.endswith("?")
+    assert found.rule.endswith(".") and "judged by" in found.rule
+    every = [("short", arm) for arm in scenario.every_arm(found)]
+    # The budgets differ in the same way for all arms.
+    for budget, arm in [*every, *((b, arm) for b in ("smoke", "full") for arm in found.arms)]:
+        _, derived = settle(scenario.composed(found, budget, arm))
+        # Enough rounds for a collapse to be seen; what fills a queue comes on top.
+        assert derived.rounds >= 5, (budget, arm)
+
+
+def test_the_words_of_a_run() -> None:
+    found = scenario.load("policy_lag")
+    config = compose(scenario.words_of(found, "short", "fault", 3))
+    # Eight rounds fill the queue.
+    assert (config.seed, config.total_frames) == (3, 150_000 + 8 * 2048)
+    assert config.eval.every_frames == config.total_frames // scenario.EVALUATIONS
+    assert not config.logger.wandb
+    longer = scenario.composed(scenario.load("big_batch"), "short", "long_6144")
+    assert longer.total_frames == 2 * 200_000
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arms_differ_from_healthy_in_what_is_examined_alone(name: str) -> None:
     found = scenario.load(name)
-    healthy = compose(scenario.words_of(found, "short", "healthy", 1))
+    healthy = scenario.composed(found, "short", "healthy")
     for arm in ("fault", "cure"):
-        other = compose(scenario.words_of(found, "short", arm, 1))
+        other = scenario.composed(found, "short", arm)
         assert other != healthy
         for key in ("task", "total_frames", "num_envs", "eval", "normalize"):
             assert getattr(other, key) == getattr(healthy, key)
+
+
+@pytest.mark.parametrize(
+    ("name", "arms"),
+    [
+        ("high_ratio", ["healthy", "fault", "cure", "ratio_10", "ratio_4_decoupled",
+                        "ratio_50_decoupled", "every_256", "every_1024", "every_2048"]),
+        ("big_batch", ["healthy", "fault", "window_6144_equal_steps", "dense_2048", "dense_6144"]),
+        ("replay_mixture", ["healthy", "fault", "cure", "pool_clipped", "replay_decoupled"]),
+    ],
+)  # fmt: skip
+def test_arms_that_are_said_to_take_as_many_optimizer_steps_do(name: str, arms: list[str]) -> None:
+    found = scenario.load(name)
+    rates = set()
+    for arm in arms:
+        clocks = scenario.composed(found, "short", arm).clocks
+        frames = (clocks.sample or clocks.batch_size) * clocks.update_epochs
+        rates.add(frames / clocks.minibatch_size / clocks.update_frequency)
+    assert len(rates) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_arm_of_every_scenario_runs(name: str, tmp_path: Path) -> None:
+    found = scenario.load(name)
+    words = scenario.words_of(found, "smoke", "fault", 1)
+    words += [f"run_dir={tmp_path / 'run'}", "logger.display=none", "compile=false"]
+    rl_twoclocks.train(compose([*words, "diagnostics.pictures=false"]))
+    (tmp_path / "fault").mkdir()
+    (tmp_path / "run").rename(tmp_path / "fault" / "seed1")
+    (one,) = scenario.read(found, tmp_path)
+    assert (one.arm, one.seed) == ("fault", 1)
+    assert one.curve[-1][1] == one.value
+    assert set(one.shown) == set(found.shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_scenario_is_one_command(name: str, tmp_path: Path) -> None:
+    done = command([f"scenario={name}", "budget=smoke", f"out={tmp_path / 'x'}"], tmp_path, "lab")
+    assert done.returncode == 0, done.stderr
+    assert "undecided: 1 seeds prove nothing" in done.stdout
+    found = scenario.load(name)
+    assert {r.arm for r in scenario.read(found, tmp_path / "x")} >= set(found.arms)
+
+
+def test_unknown_arms_are_answered_with_the_nearest(tmp_path: Path) -> None:
+    found = scenario.load("big_batch")
+    with pytest.raises(ConfigError, match="did you mean dense_6144"):
+        scenario.run(found, "smoke", tmp_path, 1, ["dense_6143"])
+    values = found.model_dump()
+    for key, value in (
+        ("baselines", {"no_arm": "healthy"}),
+        ("claims", [{"claim": "x", "lower": "fault", "higher": "no_arm"}]),
+    ):
+        with pytest.raises(ValueError, match="there is no arm no_arm"):
+            ScenarioConfig.model_validate(values | {key: value})
+
+
+def test_arms_that_need_a_server_that_is_not_there_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RL_TWOCLOCKS_REDIS_URL", "redis://127.0.0.1:1")
+    found = scenario.load("stale_broadcast")
+    assert scenario.run(found, "smoke", tmp_path, 1, ["fault_redis"]) == []
+    assert "fault_redis: left out" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_scenario_names_the_nearest() -> None:
@@ -53,7 +141,7 @@ def exact(value: float) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cure", "verdict"),
+    ("fault", "cure", "expected"),
     [
         (0.3, 0.95, "reproduces and is cured"),
         (0.3, 0.85, "reproduces, not cured"),
@@ -61,26 +149,90 @@ def exact(value: float) -> Estimate:
         (0.59, 0.9, "reproduces and is cured"),
     ],
 )
-def test_the_rule(fault: float, cure: float, verdict: str) -> None:
+def test_the_rule(fault: float, cure: float, expected: str) -> None:
     scores = {"healthy": exact(1.0), "fault": exact(fault), "cure": exact(cure)}
-    assert scenario.judge(scores) == verdict
+    assert verdict.judge(scores) == expected
 
 
 def test_intervals_that_touch_prove_nothing() -> None:
     wide = Estimate(0.3, 0.0, 0.97)
     scores = {"healthy": Estimate(1.0, 0.9, 1.1), "fault": wide, "cure": exact(1.0)}
-    assert scenario.judge(scores) == "does not reproduce"
+    assert verdict.judge(scores) == "does not reproduce"
+
+
+def arms_of(**values: list[float]) -> dict[str, list[Run]]:
+    return {arm: [Run(arm, k, v) for k, v in enumerate(found)] for arm, found in values.items()}
+
+
+def of_maze() -> ScenarioConfig:
+    return scenario.load("big_batch").model_copy(update={"random": 10.0})
 
 
 def test_a_healthy_arm_that_learns_nothing_decides_nothing() -> None:
-    scores = scenario.normalised({"healthy": [5.0], "fault": [5.0], "cure": [5.0]}, random=5.0)
-    assert scenario.judge(scores).startswith("undecided")
+    runs = arms_of(healthy=[10.0], fault=[10.0], cure=[10.0])
+    assert verdict.judge(verdict.scores_of(of_maze(), runs)).startswith("undecided")
 
 
-def test_scores_are_relative_to_the_healthy_arm() -> None:
-    returns = {"healthy": [110.0, 110.0], "fault": [10.0, 10.0], "cure": [60.0, 60.0]}
-    scores = scenario.normalised(returns, random=10.0)
-    assert (scores["healthy"].value, scores["fault"].value, scores["cure"].value) == (1.0, 0.0, 0.5)
+def test_scores_are_relative_to_the_healthy_arm_of_the_same_task() -> None:
+    runs = arms_of(
+        healthy=[110.0, 110.0], fault=[10.0, 10.0], cure=[60.0, 60.0],
+        dense_2048=[30.0, 30.0], dense_6144=[20.0, 20.0], noisy_6144=[99.0],
+    )  # fmt: skip
+    scores = verdict.scores_of(of_maze(), runs)
+    # The healthy arm of noisy_6144 has no run.
+    assert {arm: found.value for arm, found in scores.items()} == {
+        "healthy": 1.0, "fault": 0.0, "cure": 0.5, "dense_2048": 1.0, "dense_6144": 0.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher", "said"),
+    [
+        ([1.0, 2.0, 3.0, 2.0, 1.0], [6.0, 7.0, 8.0, 7.0, 6.0], "holds"),
+        ([6.0, 7.0, 8.0, 7.0, 6.0], [1.0, 2.0, 3.0, 2.0, 1.0], "does not hold"),
+        ([1.0, 9.0, 5.0, 1.0, 9.0], [2.0, 8.0, 5.0, 2.0, 8.0], "not shown"),
+        ([1.0, 2.0, 3.0, 2.0], [6.0, 7.0, 8.0, 7.0, 6.0], "undecided: fewer than 5"),
+        ([], [6.0, 7.0, 8.0, 7.0, 6.0], "undecided: fewer than 5"),
+    ],
+)
+def test_further_claims(lower: list[float], higher: list[float], said: str) -> None:
+    runs = arms_of(healthy=[110.0] * 5, fault=lower, window_6144=higher)
+    runs = {arm: found for arm, found in runs.items() if found}
+    claim = ClaimConfig(claim="it", lower="fault", higher="window_6144")
+    assert verdict.tell(of_maze(), claim, runs).verdict.startswith(said)
+
+
+def test_falls_and_crashes_are_compared_too() -> None:
+    early = [Run("fault", k, 0.0, fall=100 + k, collapse=3) for k in range(6)]
+    late = [Run("cure", k, 0.0, fall=500 + k, collapse=9) for k in range(5)]
+    standing = [Run("cure", k, 0.0) for k in range(9, 30)]
+    runs = {"fault": early, "cure": [*late, *standing]}
+    fall = ClaimConfig(claim="earlier", lower="fault", higher="cure", of="fall")
+    assert verdict.tell(of_maze(), fall, runs).verdict == "holds"
+    crashes = ClaimConfig(claim="fewer", lower="cure", higher="fault", of="collapses")
+    assert verdict.tell(of_maze(), crashes, runs).verdict == "holds"
+    few = {"fault": early[:4], "cure": runs["cure"]}
+    assert verdict.tell(of_maze(), fall, few).verdict.startswith("undecided")
+
+
+def test_the_interval_of_a_share() -> None:
+    # 5 of 10 by hand: centre 0.5, half-width 1.96 / 1.384 * sqrt(0.025 + 0.0096).
+    assert verdict.wilson(5, 10).high - 0.5 == pytest.approx(0.2634, abs=1e-4)
+    assert verdict.wilson(0, 10).low == 0.0
+    # The classic value for none of ten.
+    assert verdict.wilson(0, 10).high == pytest.approx(0.2775, abs=1e-4)
+
+
+def test_results_can_be_read_back(tmp_path: Path) -> None:
+    found = scenario.load("policy_lag")
+    shown = dict.fromkeys(found.shown, 0.5)
+    runs = [
+        Run("fault", 1, -12.25, 4096, 2, {"policy_kl": 1, "reward_cliff": 3}, shown),
+        Run("healthy", 2, 500.0),
+    ]
+    scenario.write_results(found, "short", runs, tmp_path / "results.csv")
+    assert scenario.read_results(found, tmp_path / "results.csv") == runs
+    assert runs[0].alarm == 1 and verdict.leads(runs) == [1]
 
 
 class Balanced(HTMLParser):
@@ -105,6 +257,7 @@ def tiny(path: Path) -> ScenarioConfig:
     return ScenarioConfig(
         question="Does <b>it</b> fall?",
         claim="it falls",
+        rule="Judged by fault.",
         base=[*base, *evaluated],
         random=-30.0,
         arms={"healthy": [], "fault": ["optim.learning_rate=0.0"], "cure": []},
@@ -120,15 +273,16 @@ def test_runs_are_made_once_and_written_down(
     assert capsys.readouterr().out.count("done") == 3
     assert scenario.run(found, "smoke", tmp_path, jobs=2) == []
     assert capsys.readouterr().out == ""
-    conclusion = scenario.conclude(found, "smoke", tmp_path)
-    scenario.write(found, conclusion, tmp_path)
+    runs = scenario.read(found, tmp_path)
+    conclusion = verdict.conclude(found, "tiny", "smoke", runs)
+    verdict.write(found, conclusion, runs, tmp_path)
     with open(tmp_path / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(r["arm"], r["seed"]) for r in rows] == [
         (arm, "1") for arm in ("healthy", "fault", "cure")
     ]
     # The same arm, seed and command give the same run.
-    assert rows[0]["return"] == rows[2]["return"]
+    assert rows[0]["value"] == rows[2]["value"]
     saved = json.loads((tmp_path / "conclusion.json").read_text())
     assert saved["verdict"] == conclusion.verdict
     assert saved["scores"]["healthy"] == saved["scores"]["cure"]
@@ -148,4 +302,4 @@ def test_runs_that_fail_are_named(tmp_path: Path) -> None:
     )
     assert scenario.run(broken, "smoke", tmp_path, jobs=2) == ["fault/seed1"]
     with pytest.raises(ConfigError, match="no finished run of fault"):
-        scenario.conclude(broken, "smoke", tmp_path)
+        verdict.conclude(broken, "broken", "smoke", scenario.read(broken, tmp_path))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import re
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from rl_twoclocks import ConfigError, compose
 from rl_twoclocks.record import checkpoint
@@ -24,8 +22,8 @@ from rl_twoclocks.reporting import axes, heatmap, page, runs, statistics
 from rl_twoclocks.reporting.charts import style_of
 from rl_twoclocks.reporting.figures import Line, figures
 from rl_twoclocks.rundir import plain
+from tests.run_folders import ORDER, ROUNDS, U, alarm, make, row
 
-ROUNDS, U = 40, 2048
 VOID = {"meta", "br", "img", "input", "hr", "link", "path"}
 EVIL = '<script>alert("x")</script>'
 
@@ -33,61 +31,6 @@ EVIL = '<script>alert("x")</script>'
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     return plain(compose(["task=walker2d", "total_frames=81920"]))
-
-
-def row(k: int, seed: int = 1, keys: int = 0) -> dict[str, Any]:
-    random = np.random.default_rng([k, seed])
-    values = {
-        "frames": (k + 1) * U,
-        "clock/policy_version": k + 1,
-        "clock/ratio": 1.0,
-        "clock/ratio_measured": 1.0,
-        "clock/staleness_min": 0.0,
-        "clock/staleness_mean": 0.0,
-        "clock/staleness_max": 0.0,
-        "diag/rollout_entropy": 9.0 - 0.001 * k,
-        "diag/kl_behaviour": 0.01,
-        "diag/grad_norm_max": 2.0,
-        "train/kl": 0.01 + 0.001 * float(random.normal()),
-        "grad_norm/total": 3.0 + 0.1 * float(random.normal()),
-        "rollout/return_round": 10.0 * k + 5 * float(random.normal()),
-        "rollout/return_mean": 10.0 * k + seed,
-        "time/frames_per_second": 1500.0,
-        "time/wall_seconds": 2.0 * k,
-    }
-    if k % 10 == 9:
-        values["eval/return_mean"] = 11.0 * k
-    return values | {f"grad_norm/layer.{i}": float(random.normal()) for i in range(keys)}
-
-
-def alarm(frames: int, severity: str = "danger", text: str = "the return fell") -> dict[str, Any]:
-    row = {"frames": frames, "round": 3, "kind": "alarm", "name": "reward_cliff", "text": text}
-    return row | {"severity": severity, "values": {"x": 1.5}, "cause": text, "cure": "go back"}
-
-
-ORDER = {"frames": 9 * U, "round": 9, "kind": "order", "name": "reseed", "text": "ORDER reseed",
-         "why": "diversity", "given": True}  # fmt: skip
-
-
-def make(
-    folder: Path,
-    config: dict[str, Any],
-    rows: list[dict[str, Any]] | None = None,
-    events: list[dict[str, Any]] | None = None,
-    finished: bool = True,
-    **changed: Any,
-) -> Path:
-    """Write a run directory; `changed` are top-level keys of its configuration."""
-    folder.mkdir(parents=True)
-    values = config | {"run_dir": str(folder)} | changed
-    (folder / "config.yaml").write_text(yaml.safe_dump(values))
-    rows = [row(k, values["seed"]) for k in range(ROUNDS)] if rows is None else rows
-    lines = [json.dumps(r) for r in rows]
-    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events or []))
-    if finished:
-        (folder / "result.json").write_text("{}")
-    return folder
 
 
 class Tree(HTMLParser):

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from rl_twoclocks.rundir import nearest_runs
+
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 
 
@@ -64,7 +66,7 @@ def load(path: Path) -> dict[str, Any]:
         there = sorted(p.name for p in near.glob("*.pt")) or sorted(
             str(p.relative_to(near)) for p in near.glob("*/*.pt")
         )
-        hint = f"; in {near} there are: {', '.join(there[:8])}" if there else ""
+        hint = f"; in {near} there are: {', '.join(there[:8])}" if there else nearest_runs(path)
         raise CheckpointError(f"no checkpoint at {path}{hint}")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

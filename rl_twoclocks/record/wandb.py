@@ -114,7 +114,7 @@ class WandbLogger:
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # can hold up the exit by 20 s
             import wandb
 
-            if mode != "offline" and _logged_in(wandb):  # online and logged out would prompt
+            if mode != "offline" and logged_in(wandb):  # online and logged out would prompt
                 try:
                     session = wandb.init(mode="online", **arguments)
                     _log.info("W&B run: %s", session.url)
@@ -149,7 +149,7 @@ def without_secrets(config: Any) -> Any:
     return _URL_LOGIN.sub("***@", config) if isinstance(config, str) else config
 
 
-def _logged_in(wandb: Any) -> bool:
+def logged_in(wandb: Any) -> bool:
     """Say whether W&B's own lookup finds credentials, without a prompt or the network."""
     if os.environ.get("WANDB_API_KEY"):
         return True

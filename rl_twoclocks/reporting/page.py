@@ -18,12 +18,19 @@ from rl_twoclocks.reporting.axes import number
 from rl_twoclocks.reporting.charts import GLYPHS, chart
 from rl_twoclocks.reporting.figures import KINDS, figures, kind
 from rl_twoclocks.reporting.heatmap import heatmap
-from rl_twoclocks.reporting.runs import CRASHED, Experiment, Run, experiments
+from rl_twoclocks.reporting.runs import CRASHED, GOING, Experiment, Run, experiments
 
 VIDEO = 2_000_000
 """Bytes below which a video is put into the page ..."""
 VIDEOS = 3_000_000
 """... as long as all of them together stay below this, so that the page stays small."""
+Section = tuple[str, str, str]
+"""Key, heading and HTML of a part of the page."""
+LIVE = (
+    '<p class="live"><span id="live-words" role="status"></span> <span id="live-time"></span>'
+    '<button id="live-pause" type="button" aria-pressed="false">pause</button></p>'
+)
+"""What the page that renews itself has above everything else."""
 WORDS = {
     "danger": "an alarm that calls for a stop",
     "rescue": "weights taken back to an earlier state",
@@ -40,46 +47,59 @@ def page(runs: Sequence[Run], folder: Path) -> str:
         runs: what to report on.
         folder: where the page will lie; large videos are linked from there.
     """
+    return document(title(runs), sections(runs, folder))
+
+
+def sections(runs: Sequence[Run], folder: Path, room: int = VIDEOS) -> list[Section]:
+    """The parts of a report, in reading order.
+
+    Args:
+        runs: at least one.
+        folder: where the page will lie; videos that are not in it are linked from there.
+        room: bytes of video that may be put into the page.
+    """
     found = experiments(runs)
     several = len(runs) > 1
-    sections = [("verdict", "Verdict", _verdict(runs))]
+    parts = [("verdict", "Verdict", _verdict(runs))]
     if several:
-        sections.append(("runs", "Runs side by side", tables.summary(runs)))
-    sections.append(("charts", "Curves", _charts(found)))
+        parts.append(("runs", "Runs side by side", tables.summary(runs)))
+    parts.append(("charts", "Curves", _charts(found)))
     heats = [heatmap(run, f"heat-{k}") for k, run in enumerate(runs) if run.maps]
     if heats:
-        sections.append(
-            ("heat", "Where the states are", f'<div class="grid2">{"".join(heats)}</div>')
-        )
-    sections += [
+        parts.append(("heat", "Where the states are", f'<div class="grid2">{"".join(heats)}</div>'))
+    parts += [
         ("events", "Events", tables.events(runs)),
         ("findings", "Findings", _findings(runs)),
         ("flow", "Data flow", _flow(found)),
     ]
     if several:
-        sections.append(("configuration", "Configuration", tables.differences(found)))
-    videos = _videos(runs, folder)
+        parts.append(("configuration", "Configuration", tables.differences(found)))
+    videos = _videos(runs, folder, room)
     if videos:
-        sections.append(("videos", "Videos", videos))
-    return _document(_title(runs), sections)
+        parts.append(("videos", "Videos", videos))
+    return parts
 
 
-def _title(runs: Sequence[Run]) -> str:
+def title(runs: Sequence[Run]) -> str:
+    """What the page is about."""
     if len(runs) == 1:
         return f"{runs[0].task}: {runs[0].label}"
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
     return f"{len(runs)} runs: {tasks}"
 
 
-def _document(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
+def document(title: str, sections: Sequence[Section], version: str = "") -> str:
+    """Put a page together; with a version it renews itself from the server that it came from."""
     package = files("rl_twoclocks.reporting")
     style = (package / "report.css").read_text(encoding="utf-8")
     script = (package / "report.js").read_text(encoding="utf-8")
+    if version:
+        script += (package / "live.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Nothing is fetched, and no script but this one runs, whatever a run's files say.
     policy = (
         "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'"
+        f"script-src 'sha256-{digest}'" + ("; connect-src 'self'" if version else "")
     )
     links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name, _ in sections)
     body = "".join(
@@ -88,12 +108,14 @@ def _document(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
         for key, name, content in sections
     )
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="en" data-version="{escape(version)}">'
+        '<head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>"
         '<a class="skip" href="#verdict">Skip to the verdict</a>'
-        f"<header><p>rl_twoclocks report</p><h1>{escape(title)}</h1></header>"
+        f"<header><p>rl_twoclocks report</p><h1>{escape(title)}</h1>"
+        f"{LIVE if version else ''}</header>"
         f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>{body}</main>'
         f"<script>{script}</script></body></html>\n"
     )
@@ -125,7 +147,7 @@ def _verdict_of_one(run: Run) -> str:
     parts = [
         f'<p class="verdict u-{urgency}">{tables.badge(urgency)} '
         f"{escape(words[:1].upper() + words[1:])}.</p>",
-        f"<p>The run has {escape(run.state)}. " if run.state != CRASHED else "<p>",
+        f"<p>{_state(run)}",
         f"Last return: {escape(tables.last_return(run))}. ",
         "The verdict judges the last tenth of the run; what happened before is below.</p>",
         _story(run),
@@ -137,6 +159,12 @@ def _verdict_of_one(run: Run) -> str:
         f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>" if facts else ""
     )
     return "".join(parts)
+
+
+def _state(run: Run) -> str:
+    if run.state in (CRASHED, GOING):
+        return "The run is going on. " if run.state == GOING else ""
+    return f"The run has {escape(run.state)}. "
 
 
 def _without_urgency(verdict: str) -> str:
@@ -172,7 +200,7 @@ def _crash(run: Run) -> str:
     said = escape(run.error.splitlines()[-1])
     return (
         f'<p class="note">{escape(run.label)} ended with an error: {said}</p>'
-        f"<details><summary>Traceback of {escape(run.label)}</summary>"
+        f'<details data-key="{escape(run.label)}"><summary>Traceback of {escape(run.label)}</summary>'
         f'<pre tabindex="0">{escape(run.error)}</pre></details>'
     )
 
@@ -206,8 +234,9 @@ def _findings(runs: Sequence[Run]) -> str:
         else:
             open_ = " open" if tables.worst(run) == "danger" else ""
             parts.append(
-                f"<details{open_}><summary>{escape(run.label)}: {escape(run.findings.verdict)}"
-                f"</summary>{tables.findings(run.findings, run.label)}</details>"
+                f'<details{open_} data-key="{escape(run.label)}"><summary>{escape(run.label)}: '
+                f"{escape(run.findings.verdict)}</summary>"
+                f"{tables.findings(run.findings, run.label)}</details>"
             )
     return "".join(parts)
 
@@ -238,8 +267,8 @@ def _spoken(flow: FlowMap) -> str:
     return f"Data goes from {stations}; back to the start: {flow.back}."
 
 
-def _videos(runs: Sequence[Run], folder: Path) -> str:
-    parts, room = [], VIDEOS
+def _videos(runs: Sequence[Run], folder: Path, room: int) -> str:
+    parts = []
     for run in runs:
         for path in run.videos:
             size = path.stat().st_size

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -14,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.rundir import nearest_runs
 
 if TYPE_CHECKING:
     from rl_twoclocks.findings import Report
     from rl_twoclocks.flowmap import FlowMap
 
 FINISHED, UNFINISHED, CRASHED = "finished", "not finished", "ended with an error"
+GOING = "going on"
+"""Said by the live page alone: only it is about the present."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Run:
     label: str
     """Shortest end of the path that no other run of the report has."""
     state: str
-    """finished, not finished, or ended with an error."""
+    """finished, not finished, ended with an error, or going on."""
     frames: int
     """Of the last row."""
     rounds: int
@@ -124,8 +125,7 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     if not paths:
         raise ConfigError("name at least one run directory")
     directories = list(dict.fromkeys(_checked(Path(p).expanduser()).resolve() for p in paths))
-    labels = _labels(directories)
-    return [_read(d, label) for d, label in zip(directories, labels, strict=True)]
+    return [read_run(d, label) for d, label in zip(directories, labels(directories), strict=True)]
 
 
 def experiments(runs: Sequence[Run]) -> list[Experiment]:
@@ -150,35 +150,24 @@ def experiments(runs: Sequence[Run]) -> list[Experiment]:
 def _checked(path: Path) -> Path:
     if (path / "metrics.jsonl").is_file():
         return path
-    near = _nearest(path)
-    hint = f"; there are runs in {', '.join(near)}" if near else ""
-    raise ConfigError(f"{path} is no run directory (it has no metrics.jsonl){hint}")
+    raise ConfigError(f"{path} is no run directory (it has no metrics.jsonl){nearest_runs(path)}")
 
 
-def _nearest(path: Path, most: int = 5) -> list[str]:
-    """Run directories below a path, or below what exists of it, most alike first."""
-    base = path
-    for _ in range(3):
-        if base.is_dir():
-            break
-        base = base.parent
-    if not base.is_dir() or base == Path(base.anchor):
-        return []
-    patterns = ("*/metrics.jsonl", "*/*/metrics.jsonl", "*/*/*/metrics.jsonl")
-    found = itertools.islice(itertools.chain.from_iterable(map(base.glob, patterns)), 200)
-    names = sorted(str(p.parent) for p in found)
-    return difflib.get_close_matches(str(path), names, n=most, cutoff=0.0)
-
-
-def _labels(directories: Sequence[Path]) -> list[str]:
+def labels(directories: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
     for parts in range(2, max((len(d.parts) for d in directories), default=2) + 1):
-        labels = ["/".join(d.parts[-parts:]) for d in directories]
-        if len(set(labels)) == len(labels):
-            return labels
+        ends = ["/".join(d.parts[-parts:]) for d in directories]
+        if len(set(ends)) == len(ends):
+            return ends
     return [str(d) for d in directories]
 
 
-def _read(directory: Path, label: str) -> Run:
+def read_run(directory: Path, label: str) -> Run:
+    """Read one run directory.
+
+    Raises:
+        ConfigError: a line of its records is broken, and not the last one.
+    """
     from rl_twoclocks.record import read_metrics
     from rl_twoclocks.record.events import read_events
 

@@ -77,7 +77,8 @@ def events(runs: Sequence[Run]) -> str:
         )
         kinds.append(sort)
     boxes = "".join(
-        f'<label><input type="checkbox" checked value="{k}"> <span class="k-{k}">{GLYPHS[k]}</span> '
+        f'<label data-key="{k}"><input type="checkbox" checked value="{k}"> '
+        f'<span class="k-{k}">{GLYPHS[k]}</span> '
         f"{k} ({sum(item[0] == k for item in found)})</label>"
         for k in KINDS
         if any(item[0] == k for item in found)

@@ -14,6 +14,7 @@ import torch
 
 from rl_twoclocks.record import Loggers, RunInfo, make_loggers, read_metrics
 from rl_twoclocks.record.wandb import without_secrets
+from tests.record import offline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -269,3 +270,41 @@ def test_real_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert loggers.state_dict()["wandb_id"] in file.name
     assert b"train/kl" in file.read_bytes()
+
+
+def test_an_offline_run_holds_all_that_is_sent_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = {"task": {"name": "walk", "api_key": "1"}, "seed": 7}
+    logged = [
+        {"train/kl": 1e-5 * k, "diag/long." + "x" * 300: float(k), "train/ess": math.nan}
+        for k in range(150)
+    ]
+    loggers = make(tmp_path, {"config": settings}, wandb_mode="offline")
+    for k, row in enumerate(logged):
+        loggers.log(row, 2048 * (k + 1))
+    state = loggers.state_dict()
+    loggers.close()
+    wandb.teardown()  # as at the end of the process: W&B's own process writes the file to its end
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    # More than one block of the file, so that records lie across its seams.
+    assert file.stat().st_size > 2 * offline.BLOCK
+    found = offline.rows(file)
+    assert [row["frames"] for row in found] == [2048.0 * (k + 1) for k in range(150)]
+    for kept, row in zip(found, logged, strict=True):
+        assert kept["_step"] == kept["frames"]
+        assert {name: kept[name] for name in list(row)[:2]} == dict(list(row.items())[:2])
+        assert math.isnan(float(kept["train/ess"]))
+    stored = offline.config(file)
+    assert stored["task"] == {"name": "walk"} and stored["seed"] == 7
+    # A second leg goes on with the same run, after the checkpoint's frames.
+    loggers = make(tmp_path, {"frames": 4096, "state": state}, wandb_mode="offline")
+    for frames in (2048, 4096, 6144):
+        loggers.log({"train/kl": 0.5}, frames)
+    loggers.close()
+    wandb.teardown()
+    (second,) = set(tmp_path.glob("wandb/offline-run-*/*.wandb")) - {file}
+    assert second.name == file.name
+    assert [row["frames"] for row in offline.rows(second)] == [6144.0]

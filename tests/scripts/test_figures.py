@@ -221,3 +221,80 @@ class TestAtari:
         result = compute(tmp_path)
         assert result["worlds.pong"]["value"] == 3.0
         assert result["worlds.pong_vs_sb3_return"]["value"] == 2.0
+
+
+LAB_COLUMNS = [
+    "arm", "seed", "value", "fall_frames", "collapse_round", "alarms", "clock/staleness_mean",
+    "diag/total_variation", "diag/kl_behaviour", "diag/baseline_leak", "budget", "command",
+]  # fmt: skip
+
+
+def write_lab(folder: Path) -> None:
+    def rows(
+        arm: str, values: list[float], falls: str, rounds: list[str], alarms: list[str]
+    ) -> list:
+        return [
+            (arm, k + 1, value, falls if rounds[k] else "", rounds[k], alarms[k],
+             1, 0.5, 0.1, "", "short", "c")
+            for k, value in enumerate(values)
+        ]  # fmt: skip
+
+    none = [""] * 4
+    table = [
+        # random is 22: spans of 400, and the middle two of four count.
+        *rows("healthy", [22.0, 422.0, 422.0, 822.0], "", none, none),
+        *rows("fault", [22.0, 122.0, 122.0, 922.0], "4096", ["20", "30", "", "9"],
+              ["policy_kl@5 reward_cliff@20", "policy_kl@10", "policy_kl@1", "reward_cliff@11"]),
+        *rows("cure", [382.0] * 4, "", none, none),
+        *rows("clipped_1", [1.0] * 4, "", none, none),
+    ]  # fmt: skip
+    (folder / "lab").mkdir()
+    write_csv(folder / "lab" / "policy_lag.csv", LAB_COLUMNS, table)
+
+
+class TestLab:
+    def test_scores_and_leads_by_hand(self, tmp_path: Path) -> None:
+        write_lab(tmp_path)
+        result = compute(tmp_path)
+        assert sorted(result) == [f"lab.policy_lag.{k}" for k in ("cure", "fault", "lead")]
+        fault = result["lab.policy_lag.fault"]
+        assert (fault["value"], fault["n"]) == (0.25, 4)
+        assert fault["low"] <= 0.25 <= fault["high"]
+        assert result["lab.policy_lag.cure"]["value"] == 0.9
+        # 20 - 5 and 30 - 10; one run stands, and one alarm came after the fall.
+        lead = result["lab.policy_lag.lead"]
+        assert [lead[k] for k in ("value", "low", "high", "n")] == [17.5, 15, 20, 2]
+        assert lead["command"] == "python -m rl_twoclocks.lab scenario=policy_lag budget=short"
+
+    def test_without_a_fall_there_is_no_lead(self, tmp_path: Path) -> None:
+        write_lab(tmp_path)
+        path = tmp_path / "lab" / "policy_lag.csv"
+        lines = [line for line in path.read_text().splitlines() if ",4096," not in line]
+        path.write_text("\n".join(lines) + "\n")
+        assert "lab.policy_lag.lead" not in compute(tmp_path)
+
+    def test_verdicts_are_counted(self, tmp_path: Path) -> None:
+        folder = tmp_path / "benchmarks"
+        folder.mkdir()
+        table = (
+            "# Findings\n\n| claim | result | verdict | the defaults |\n| --- | --- | --- | --- |\n"
+            "| a | 1 | holds | x |\n| b | | undecided: `lab scenario=b` | |\n"
+            "| c | 2 | does not hold at 1; undecided under lag | y |\n"
+        )
+        (tmp_path / "findings.md").write_text(table)
+        result = compute(folder)
+        assert (result["lab.verdicts"]["value"], result["lab.verdicts"]["n"]) == (2, 3)
+        assert result["lab.undecided"]["value"] == 1
+        (tmp_path / "findings.md").write_text(table + "| d | holds | x |\n")
+        with pytest.raises(ValueError, match="3 cells, not 4: d"):
+            compute(folder)
+
+
+class TestReport:
+    def test_bytes_are_read_off(self, tmp_path: Path) -> None:
+        columns = ["runs", "different", "frames", "bytes", "command"]
+        rows = [(1, 1, 999_424, 200_000, "c"), (20, 10, 999_424, 3_300_000, "c")]
+        write_csv(tmp_path / "report.csv", columns, rows)
+        result = compute(tmp_path)
+        assert result["report.bytes_1"]["value"] == 200_000
+        assert (result["report.bytes_20"]["value"], result["report.bytes_20"]["n"]) == (3.3e6, 10)
