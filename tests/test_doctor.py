@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,10 @@ def test_what_is_neither_a_place_nor_an_override_is_named(tmp_path: Path) -> Non
 
 
 def test_a_wrong_path_names_the_nearest_run(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A folder of its own: beside `finished` other tests put their runs.
+    finished = Path(shutil.copytree(finished, tmp_path / "runs" / "finished0"))
     wrong = finished.with_name("finshed0")
     near = f"there are runs in {finished}"
     for job in (examine, draw):

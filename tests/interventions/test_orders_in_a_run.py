@@ -205,14 +205,14 @@ def noisy_window(
     """The window of a round under noise, and the raw observations that the simulators gave."""
     force(monkeypatch, {2: ("diversity",)})
     raw: list[np.ndarray] = []
-    noisy = BatchedEnv._noisy
+    noisy = BatchedEnv._seen
 
     def spy(self: BatchedEnv, obs: np.ndarray) -> np.ndarray:
         if self._noise is not None:
             raw.append(obs.copy())
         return noisy(self, obs)
 
-    monkeypatch.setattr(BatchedEnv, "_noisy", spy)
+    monkeypatch.setattr(BatchedEnv, "_seen", spy)
     run(
         folder,
         *task,

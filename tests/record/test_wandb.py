@@ -252,7 +252,7 @@ def test_synced_tensorboard_is_not_logged_twice(stub: Stub, tmp_path: Path) -> N
 
 
 def test_real_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     module = torch.nn.Linear(2, 1)
     states = random.getstate(), torch.get_rng_state()
@@ -267,6 +267,7 @@ def test_real_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     module(torch.ones(3, 2))  # no hook is left behind
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])
+    wandb.teardown()  # W&B's own process writes the file to its end
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert loggers.state_dict()["wandb_id"] in file.name
     assert b"train/kl" in file.read_bytes()
