@@ -146,6 +146,8 @@ def _write_tables(rows: list[dict]) -> None:
     for stage, task in sorted({(r["stage"], r["task"]) for r in rows}):
         mine = [row for row in rows if row["stage"] == stage and row["task"] == task]
         found = lag_scores(mine)
+        if not found:
+            continue  # nothing to measure by without lag 0
         lags = sorted({lag for _, lag in found})
         lines = ["| objective | " + " | ".join(f"lag {lag}" for lag in lags) + " |"]
         lines.append("| --- " * (len(lags) + 1) + "|")
@@ -180,6 +182,8 @@ def _picture(stage: str, task: str, rows: list[dict]) -> None:
 
     mine = [row for row in rows if row["stage"] == stage and row["task"] == task]
     found = lag_scores(mine)
+    if not found:
+        return
     figure, axes = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
     for objective in OBJECTIVES:
         curve = sorted((lag, values) for (name, lag), values in found.items() if name == objective)
