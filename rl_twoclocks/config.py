@@ -204,13 +204,11 @@ class ModelConfig(Group):
     actor_gain: float = Field(default=0.01, gt=0)
     """Orthogonal gain of the actor's last layer. Larger: a more decided first policy."""
     memory: Literal["none", "gru", "lstm"] = "none"
-    """A recurrent cell that actor and critic share: they see the observation and its output. For tasks
-    where the present observation does not say all."""
+    """A recurrent cell before actor and critic, for tasks where one observation does not say all."""
     memory_units: int = Field(default=64, ge=1)
     """Units of the cell. Larger: remembers more, slower."""
     sequence: int = Field(default=16, ge=1)
-    """Decisions that gradients run back through a cell; frames that stay together in a minibatch.
-    Larger: longer dependences are learnt, updates are slower and more alike."""
+    """Decisions that gradients run back through a cell. Larger: longer dependences, slower updates."""
 
 
 class NormalizeConfig(Group):
