@@ -136,11 +136,16 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     below = rounds_below(mean, float(mean[0]))
     if not needed <= below < mean.size:
         return None
-    # From one episode to the next, beyond what the running median keeps alike; growth is no noise.
-    before, apart = mean[:-below], episode + SMOOTH
+    # What is usual before the fall from one episode to the next, beyond what the running median keeps
+    # alike. Growth, also growth that slows down, is no noise.
+    before, apart = mean[: -below - episode // 2], episode + SMOOTH
     steps = before[apart:] - before[:-apart]
-    best = float(before.max())
-    if not steps.size or best - mean[-1] < LUCK * np.median(np.abs(steps - np.median(steps))):
+    if steps.size < 3:
+        return None
+    number = np.arange(steps.size)
+    steps -= np.polyval(np.polyfit(number, steps, 1), number)
+    best = float(mean[:-below].max())
+    if best - mean[-1] < LUCK * np.median(np.abs(steps - np.median(steps))):
         return None
     since = float(history.rounds(REWARD)[-below - episode // 2])
     return Alarm(
