@@ -122,9 +122,12 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
 
     Long episodes that end by their time limit tell a fall by their returns only much later.
     """
-    pace, ends = history.series(REWARD), history.rounds(RETURN)
+    pace, rounds, ends = history.series(REWARD), history.rounds(REWARD), history.rounds(RETURN)
     if REWARD not in history or ends.size < 3 or history.series(TERMINATIONS).any():
         return None
+    # A round may enter a reading twice, before its steps and at its end.
+    last = np.append(np.diff(rounds) > 0, True)
+    pace, rounds = pace[last], rounds[last]
     # Within an episode the pace has its own course: only means over whole episodes can be compared.
     episode = max(round(float(np.median(np.diff(ends)))), 1)
     # Half an episode's fall shows in the mean when it is half over; the other half it has to stay.
@@ -147,7 +150,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     best = float(mean[:-below].max())
     if best - mean[-1] < LUCK * np.median(np.abs(steps - np.median(steps))):
         return None
-    since = float(history.rounds(REWARD)[-below - episode // 2])
+    since = float(rounds[-below - episode // 2])
     return Alarm(
         "reward_cliff",
         "danger",

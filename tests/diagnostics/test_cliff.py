@@ -276,7 +276,8 @@ def _paced(pace: list[float], episode: int, terminations: float = 0.0) -> Histor
     history = History()
     for number, value in enumerate(pace):
         history.next_round()
-        history.add({"diag/reward_mean": value, "diag/terminations": terminations})
+        for _ in range(2):  # as a run does: before the steps, and at the round's end
+            history.add({"diag/reward_mean": value, "diag/terminations": terminations})
         if number % episode == episode - 1:
             history.add({RETURN: sum(pace[number - episode + 1 : number + 1])})
     return history
