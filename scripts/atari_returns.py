@@ -14,12 +14,12 @@ learn from more: choose `--frames` so that both fit into the time that there is.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import rows as kept
 import torch
 from torch import Tensor
 
@@ -32,17 +32,8 @@ from rl_twoclocks.record import checkpoint
 from rl_twoclocks.seeding import env_seeds
 from rl_twoclocks.state import learned
 
-COLUMNS = (
-    "game",
-    "contender",
-    "seed",
-    "frames",
-    "return_mean",
-    "return_std",
-    "games",
-    "seconds",
-    "command",
-)
+RUN = ("game", "contender", "seed", "frames")
+"""What a row is known by."""
 Act = Callable[[Tensor], Tensor]
 
 
@@ -149,22 +140,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run what the file does not have yet."""
     args = parse_args(argv)
     torch.set_num_threads(1)
-    rows: list[dict[str, object]] = []
-    if args.out.exists():
-        with args.out.open() as stream:
-            rows = list(csv.DictReader(stream))
-    done = {tuple(str(row[key]) for key in COLUMNS[:4]) for row in rows}
+    done = kept.keys(kept.read(args.out), RUN)
     for seed in args.seeds:
         for name in args.contenders:
             if (args.game, name, str(seed), str(args.frames)) in done:
                 continue
-            rows.append(measure(name, args, seed))
-            print(rows[-1], flush=True)
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            with args.out.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            row = measure(name, args, seed)
+            print(row, flush=True)
+            kept.merge(args.out, [row], RUN)
     return 0
 
 

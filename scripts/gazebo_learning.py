@@ -13,12 +13,12 @@ docs/benchmarks/gazebo.csv; rows of other runs stay.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import rows as kept
 import torch
 
 from rl_twoclocks import compose
@@ -98,20 +98,11 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "gazebo")
     args = parser.parse_args()
-    table: dict[tuple[str, str], dict[str, object]] = {}
-    if OUT.exists():
-        with open(OUT, newline="") as file:
-            table = {(r["task"], r["seed"]): r for r in csv.DictReader(file)}
     for seed in args.seeds:
         for task in args.tasks:
             found = row(task, seed, args.runs)
-            table[task, str(seed)] = found
             print(f"{task} seed {seed}: success {found['success_rate']}", flush=True)
-            with open(OUT, "w", newline="") as file:
-                writer = csv.DictWriter(file, list(found), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(table[key] for key in sorted(table))
-    print(f"wrote {OUT.relative_to(ROOT)}")
+            kept.merge(OUT, [found], ("task", "seed"))
     return 0
 
 

@@ -28,6 +28,7 @@ picture per task, and the tables of docs/benchmarks/lag.md. Runs that lag.csv ho
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -75,20 +76,15 @@ def run(args: argparse.Namespace) -> int:
     lags, seeds = STAGES[args.stage]
     done = kept.keys(kept.read(OUT / "lag.csv"), RUN)
     jobs = []
-    for seed in seeds:
-        for task in args.tasks:
-            heavy = args.stage == "final" and task in ("halfcheetah", "hopper")
-            if heavy and seed >= seeds[0] + MUJOCO_SEEDS:
-                continue
-            jobs += [(task, o, lag, seed) for lag in args.lags or lags for o in args.objectives]
-
-    left = [
-        (command(*job), args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}")
-        for job in jobs
-        for task, objective, lag, seed in [job]
-        if (args.stage, task, objective, str(lag), str(seed)) not in done
-    ]
-    return train_all(left, args.jobs)
+    for seed, task in itertools.product(seeds, args.tasks):
+        heavy = args.stage == "final" and task in ("halfcheetah", "hopper")
+        if heavy and seed >= seeds[0] + MUJOCO_SEEDS:
+            continue
+        for lag, objective in itertools.product(args.lags or lags, args.objectives):
+            if (args.stage, task, objective, str(lag), str(seed)) not in done:
+                place = args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}"
+                jobs.append((command(task, objective, lag, seed), place))
+    return train_all(jobs, args.jobs)
 
 
 def collect(args: argparse.Namespace) -> int:

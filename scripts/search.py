@@ -25,6 +25,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import rows as kept
 import training
 
 ROOT = Path(__file__).parent.parent
@@ -91,11 +92,8 @@ def place(runs: Path, clocks: str, point: int, task: str, seed: int) -> Path:
 
 def recorded() -> dict[tuple[str, ...], float]:
     """Returns that search.csv holds already: a search may be made in several sittings."""
-    if not OUT.exists():
-        return {}
-    with open(OUT, newline="") as file:
-        keys = ("clocks", "point", "task", "seed", "frames", "overrides")
-        return {tuple(r[k] for k in keys): float(r["return_mean"]) for r in csv.DictReader(file)}
+    keys = ("clocks", "point", "task", "seed", "frames", "overrides")
+    return {tuple(r[k] for k in keys): float(r["return_mean"]) for r in kept.read(OUT)}
 
 
 def found(runs: Path, clocks: str, point: int, task: str, seed: int) -> float | None:

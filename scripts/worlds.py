@@ -11,7 +11,6 @@ docs/benchmarks/worlds.csv, in place of an older one of the same; rows of other 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -19,20 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import rows as kept
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks" / "worlds.csv"
-COLUMNS = [
-    "task",
-    "seed",
-    "frames",
-    "conditions",
-    "acting",
-    "success_rate",
-    "return_mean",
-    "episodes",
-    "wall_seconds",
-    "command",
-]
+RUN = ("task", "conditions", "acting", "seed")
+"""What a row is known by."""
 SAMPLES = 200
 """Episodes of each evaluation."""
 
@@ -120,22 +110,6 @@ def _age(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def merge(rows: list[dict], path: Path = OUT) -> None:
-    """Write rows in place of the old ones of the same task, seed, conditions and way of acting."""
-
-    def same(row: dict) -> tuple[str, ...]:
-        return tuple(str(row[key]) for key in ("task", "conditions", "acting", "seed"))
-
-    new = {same(row) for row in rows}
-    if path.exists():
-        with open(path, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if same(row) not in new] + rows
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=same))
-
-
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description="Train and judge the task presets over seeds.")
@@ -146,10 +120,9 @@ def main() -> None:
     for seed in args.seeds:
         for name in args.tasks:
             rows = measure(name, seed, args.runs)
-            merge(rows)
+            kept.merge(OUT, rows, RUN)
             for row in rows:
-                values = (row[key] for key in COLUMNS[:7])
-                print(*values, sep="  ", flush=True)
+                print(*list(row.values())[:7], sep="  ", flush=True)
 
 
 if __name__ == "__main__":
