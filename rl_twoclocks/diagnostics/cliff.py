@@ -125,9 +125,6 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     pace, rounds, ends = history.series(REWARD), history.rounds(REWARD), history.rounds(RETURN)
     if REWARD not in history or ends.size < 3 or history.series(TERMINATIONS).any():
         return None
-    # A round may enter a reading twice, before its steps and at its end.
-    last = np.append(np.diff(rounds) > 0, True)
-    pace, rounds = pace[last], rounds[last]
     # Within an episode the pace has its own course: only means over whole episodes can be compared.
     episode = max(round(float(np.median(np.diff(ends)))), 1)
     # Half an episode's fall shows in the mean when it is half over; the other half it has to stay.

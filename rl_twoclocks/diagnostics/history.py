@@ -28,7 +28,10 @@ class History:
         self._first: dict[str, list[float]] = {}
 
     def add(self, readings: Mapping[str, float]) -> None:
-        """Take the readings of the present round; a name that is missing was not measured."""
+        """Take the readings of the present round; a name that is missing was not measured.
+
+        A round holds one value of a name: given again, before and after the steps, the last one counts.
+        """
         for name, value in readings.items():
             if np.isfinite(value):
                 self._add(name, float(value))
@@ -37,8 +40,12 @@ class History:
                     self._add(SMOOTHED, float(np.median(newest)))
 
     def _add(self, name: str, value: float) -> None:
-        self._values.setdefault(name, deque(maxlen=KEEP)).append((self.round, value))
         self._best[name] = max(self._best.get(name, value), value)
+        values = self._values.setdefault(name, deque(maxlen=KEEP))
+        if name in self:
+            values[-1] = (self.round, value)
+            return
+        values.append((self.round, value))
         first = self._first.setdefault(name, [])
         if len(first) < START:
             first.append(value)

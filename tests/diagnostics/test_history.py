@@ -34,6 +34,21 @@ def test_values_are_kept_with_the_rounds_that_they_were_taken_in() -> None:
     assert history.rounds("some").tolist() == [1, 3, 5]
 
 
+def test_a_round_counts_once_however_often_its_readings_are_given() -> None:
+    once, twice = recorded({"x": [5.0, 1.0, 1.0]}), History()
+    for value in (5.0, 1.0, 1.0):
+        if twice.series("x").size:
+            twice.next_round()
+        twice.add({"x": 3.0, RETURN: value})
+        assert not twice.all_beyond("x", 4.0, 1)
+        twice.add({"x": value, RETURN: value})
+    assert twice.series("x").tolist() == once.series("x").tolist()
+    assert twice.rounds("x").tolist() == once.rounds("x").tolist()
+    assert twice.series(SMOOTHED).tolist() == [5.0, 3.0, 1.0]
+    for rounds in (2, 3):
+        assert twice.all_beyond("x", 2.0, rounds, below=True) == (rounds == 2)
+
+
 def test_a_name_is_in_the_history_only_in_the_round_of_its_measurement() -> None:
     history = recorded({"x": [1.0]})
     assert "x" in history
