@@ -111,7 +111,9 @@ def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     if found(runs, clocks, point, task, seed) is not None:
         return 0
     frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
-    words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={frames}"]
+    # Point 0 is what was shipped before the search: without what it found.
+    words = [f"task={task}", f"clocks={clocks}", "tuned=none", f"seed={seed}"]
+    words.append(f"total_frames={frames}")
     # Only the end counts; evaluations on the way cost time and change nothing.
     words += [*points(clocks)[point], "logger=jsonl", f"eval.every_frames={frames}"]
     return training.train(
