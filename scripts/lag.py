@@ -3,10 +3,11 @@
     python scripts/lag.py run --stage screen --tasks cartpole acrobot --runs runs/lag
     python scripts/lag.py collect --runs runs/lag
 
-Protocol, written down before the runs. `clocks=classic` (B = U = 2048, 10 passes) for all,
-without what a search found for a task (`tuned=none`); every rollout waits `lag` rounds in a queue (`clocks.lag`), and the frames that fill the queue come on top of
-the budget, so that all arms learn for as many rounds; no interventions; evaluation is deterministic, 10
-episodes, at the end of the run. Varied: the objective (`--objectives`), the lag, the task, the seed.
+Protocol, written down before the runs. `clocks=classic` (B = U = 2048, 10 passes) for all, without what
+a search found for a task (`tuned=none`); every rollout waits `lag` rounds in a queue (`clocks.lag`), and
+the frames that fill the queue come on top of the budget, so that all arms learn for as many rounds; no
+interventions; evaluation is deterministic, 10 episodes, at the end of the run. Varied: the objective
+(`--objectives`), the lag, the task, the seed.
 
 * Screen: all presets at lag 0, 2, 8 and 16, three seeds (201 to 203).
 * Parts: each of what the presets are made of, alone, at lag 8, same seeds: V-trace advantages (`align`),
@@ -64,7 +65,13 @@ TABLES = "<!-- Written by scripts/lag.py collect: nothing below is typed. -->\n"
 
 def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
     """One run, as a user would type it."""
-    words = [f"task={task}", "clocks=classic", "tuned=none", *OBJECTIVES[objective], f"clocks.lag={lag}"]
+    words = [
+        f"task={task}",
+        "clocks=classic",
+        "tuned=none",
+        *OBJECTIVES[objective],
+        f"clocks.lag={lag}",
+    ]
     # As many rounds of learning for all: what fills the queue comes on top.
     frames = FRAMES[task] + lag * U
     words += [f"seed={seed}", f"total_frames={frames}", f"eval.every_frames={frames}"]
