@@ -54,8 +54,10 @@ class Parts:
     def start_source(self, config: Config) -> None:
         """Start collecting; resets the environments, or takes up their restored state."""
         memory = self.behaviour.memory
+        # Another number of frames per rollout starts the source anew, but gives no new restarts.
+        restarts = self.source.restarts if self.source is not None else 0
         self.source = make_source(
-            self.env, self.behaviour, config, self.update_frequency, self.clocks.frames
+            self.env, self.behaviour, config, self.update_frequency, self.clocks.frames, restarts
         )
         # The collector tries the policy once when it starts.
         self.behaviour.memory = memory

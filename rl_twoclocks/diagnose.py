@@ -317,6 +317,7 @@ _REMEMBERED = (
     "clock/staleness",
     "clock/publish",
     "clock/ratio",
+    "collect/worker",
     "train/clip",
     "train/kl",
     "rollout/return_round",

@@ -17,6 +17,7 @@ from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import GeneratorCommandConfig
 
 if TYPE_CHECKING:
+    from rl_twoclocks.collect.generator import Generator
     from rl_twoclocks.collect.redis_queue import RedisQueue
 
 Result = TypeVar("Result")
@@ -62,19 +63,33 @@ def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandC
     generator = Generator(config, queue.join(), int(told["envs"]), int(told["steps"]), life)
     slots, when_full = config.collect.slots, config.collect.when_full
     try:
-        while not _orphaned(command) and (version := queue.version()) is not None:
+        obeyed: str | None = None
+        while not _orphaned(command) and (news := queue.news()) is not None:
+            version, orders = news
+            if orders != obeyed:
+                _obey(generator, json.loads(orders), json.loads(obeyed) if obeyed else None)
+                obeyed = orders
             if version != generator.behaviour.version and (message := queue.policy()) is not None:
                 generator.take(unpack_policy(message, generator.behaviour.published()))
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
             # Asked first: a slice is not sent over and over to a queue that is full.
             while when_full == "wait" and not queue.room(slots):
-                if _orphaned(command) or queue.version() is None:
+                if _orphaned(command) or queue.news() is None:
                     return
                 time.sleep(0.005)
             queue.push(frames, stamp, slots, when_full)
     finally:
         generator.close()
+
+
+def _obey(generator: Generator, orders: dict[str, Any], before: dict[str, Any] | None) -> None:
+    """Carry out what is new among the learner's orders; episodes of a fresh generator are new ones."""
+    if before is not None and orders.get("episodes") != before.get("episodes"):
+        generator.begin_new_episodes(orders["episodes"])
+    noise = orders.get("noise")
+    if noise != (before or {}).get("noise"):
+        generator.set_noise(None if noise is None else (torch.tensor(noise[0]), noise[1]))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

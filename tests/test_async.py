@@ -9,11 +9,13 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import rl_twoclocks
+from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.pool import AsyncSource
 from rl_twoclocks.collect.shared import FREE, READY, WRITING, Board, Shelf
 from rl_twoclocks.collect.source import choose
@@ -290,6 +292,66 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     lag = [e for e in alarms if e["name"] == "policy_lag"]
     assert lag
     assert lag[0]["round"] <= 5
+
+
+def test_a_worker_that_takes_no_policy_is_named_within_five_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.record.events import read_events
+
+    start = AsyncSource._start
+
+    def cut_off(self: AsyncSource, index: int):
+        board, self.board = self.board, Board(self.board.read()) if index == 1 else self.board
+        pipe = start(self, index)
+        self.board = board
+        return pipe
+
+    monkeypatch.setattr(AsyncSource, "_start", cut_off)
+    words = ["collect=async", "collect.workers=2", "collect.max_staleness=null"]
+    words += ["collect.order=fifo", "diagnostics=default", "total_frames=1280"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words))
+    events = read_events(tmp_path / "events.jsonl")
+    found = [e for e in events if e["kind"] == "alarm" and e["name"] == "worker_version"]
+    assert found
+    assert found[0]["values"]["worker"] == 1
+    assert found[0]["round"] <= 5
+
+
+def test_what_was_published_during_a_slice_is_not_held_against_it() -> None:
+    heed = Heed()
+    heed.slice(0, time.monotonic_ns(), 0)
+    heed.publish(1)
+    # Begun before version 1 was there.
+    heed.slice(0, between := time.monotonic_ns(), 0)
+    assert heed.readings() == {"collect/worker_behind": 0.0, "collect/worker_worst": 0.0}
+    heed.slice(0, between, 0)
+    heed.publish(2)
+    heed.slice(0, time.monotonic_ns(), 1)
+    heed.slice(3, time.monotonic_ns(), 0)
+    assert heed.readings()["collect/worker_behind"] == 0
+    heed.publish(5)
+    heed.slice(3, time.monotonic_ns(), 0)
+    assert heed.readings() == {"collect/worker_behind": 2.0, "collect/worker_worst": 3.0}
+    heed.slice(3, time.monotonic_ns(), 5)
+    assert heed.readings()["collect/worker_behind"] == 0
+
+
+def test_another_rollout_length_gives_no_new_restarts(tmp_path: Path) -> None:
+    config = run_config("Target", tmp_path, "collect=async", "collect.max_restarts=1")
+    with collecting(config) as (parts, source):
+        os.kill(source.workers[0].pid, signal.SIGKILL)
+        for _ in range(4):
+            source.next(0, None)
+        assert source.restarts == 1
+        source.close()
+        parts.start_source(config)
+        again: Any = parts.source
+        assert again.readings()["collect/restarts"] == 1
+        os.kill(again.workers[0].pid, signal.SIGKILL)
+        with pytest.raises(WorkerError, match="max_restarts=1"):
+            for _ in range(5):
+                again.next(0, None)
 
 
 def test_a_worker_that_was_replaced_is_an_event(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -250,6 +250,24 @@ def test_stamps_tell_the_truth(server: Server, tmp_path: Path) -> None:
 
 
 @redis_server
+def test_generators_get_noise_and_new_episodes(server: Server, tmp_path: Path) -> None:
+    # Observations count the decisions of an episode that never ends by itself.
+    config = run_config("Counter", tmp_path, *words(server, "task.kwargs={length: 1000000}"))
+    with collecting(config) as (_, redis):
+
+        def until(wanted: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+            return any(bool(wanted(redis.next(0, None)[0]["observation"])) for _ in range(300))
+
+        assert until(lambda seen: seen.min() > 100)
+        redis.begin_new_episodes(0, 7)
+        assert until(lambda seen: seen.min() < 100)
+        redis.set_noise((torch.tensor([1e6]), 3))
+        assert until(lambda seen: seen.abs().max() > 1e5)
+        redis.set_noise(None)
+        assert until(lambda seen: (seen == seen.round()).all())
+
+
+@redis_server
 def test_a_run_survives_its_server_its_generator_and_a_hostile_message(
     server: Server, tmp_path: Path
 ) -> None:
@@ -372,7 +390,7 @@ def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
     again = RedisQueue(server.url, "run", patience=5)
     again.open('{"new": 1}', 3, b"policy")
     # What is collected for the earlier one goes nowhere, and its generator notices.
-    assert generator.version() is None
+    assert generator.news() is None
     assert not generator.push(b"late", 3, 4, "wait")
     assert again.take(2, 3, None, "near", 0) == ([], 0)
     assert generator.find() == '{"new": 1}'

@@ -22,7 +22,12 @@ __all__ = [
 
 
 def make_source(
-    env: BatchedEnv, behaviour: BehaviourPolicy, config: Config, update_frequency: int, frames: int
+    env: BatchedEnv,
+    behaviour: BehaviourPolicy,
+    config: Config,
+    update_frequency: int,
+    frames: int,
+    restarts: int = 0,
 ) -> Source:
     """Start the source of rollouts that `collect.mode` asks for.
 
@@ -31,6 +36,7 @@ def make_source(
         config: of the run.
         update_frequency: U, frames per rollout.
         frames: collected so far, so that what starts anew does not repeat itself.
+        restarts: of those who collect, so far in this sitting.
     """
     mode = config.collect.mode
     if mode == "sync":
@@ -46,4 +52,4 @@ def make_source(
         raise ConfigError(
             f"collect={mode} needs {error.name}: pip install 'rl_twoclocks[{mode}]'"
         ) from error
-    return Chosen(config, behaviour, update_frequency, frames)
+    return Chosen(config, behaviour, update_frequency, frames, restarts)

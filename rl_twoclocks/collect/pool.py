@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
 from rl_twoclocks.collect.generator import example_slice
+from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.shared import Board, Shelf
 from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.collect.worker import work
@@ -35,9 +36,14 @@ class AsyncSource:
     """
 
     def __init__(
-        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+        self,
+        config: Config,
+        behaviour: BehaviourPolicy,
+        update_frequency: int,
+        frames: int,
+        restarts: int = 0,
     ) -> None:
-        """Start the workers; `frames` collected so far make their episodes new ones."""
+        """Start the workers; `frames` and `restarts` so far make their episodes new ones."""
         collect = config.collect
         self.config, self.collect = config, collect
         self.envs = config.num_envs // collect.workers
@@ -50,7 +56,8 @@ class AsyncSource:
         example = example_slice(config, self.envs, self.steps)
         self.shelves = [Shelf(example, slots) for _ in range(collect.workers)]
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.restarts = 0
+        self.restarts = restarts
+        self.heed = Heed()
         self.taken_lengths = [0, 0]
         self.counted_lost = 0
         self.noise: Noise | None = None
@@ -92,6 +99,7 @@ class AsyncSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Put the policy on the board; workers take it before their next slice."""
         self.board.write(behaviour.published())
+        self.heed.publish(behaviour.version)
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Let every worker reset its environments."""
@@ -122,7 +130,7 @@ class AsyncSource:
             "clock/dropped_frames": float(lost[0]),
             "collect/waiting": float(sum(len(shelf.ready()) for shelf in self.shelves)),
             "collect/restarts": float(self.restarts),
-        }
+        } | self.heed.readings()
         count, total = self.taken_lengths
         if lost[1] and count:
             readings["clock/dropped_length_ratio"] = (lost[2] / lost[1]) / (total / count)
@@ -173,6 +181,8 @@ class AsyncSource:
             for number, slot, stamp in shelf.ready()
         ]
         waiting.sort()
+        for number, index, _, stamp in waiting:
+            self.heed.slice(index, number, stamp)
         wanted = self.collect.workers - len(taken)
         stamps = [stamp for *_, stamp in waiting]
         order = self.collect.order

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.generator import Generator, example_slice
+from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -41,7 +42,12 @@ class RaySource:
     """
 
     def __init__(
-        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+        self,
+        config: Config,
+        behaviour: BehaviourPolicy,
+        update_frequency: int,
+        frames: int,
+        restarts: int = 0,
     ) -> None:
         """Join the cluster at `collect.ray_address`, or start one on this machine."""
         self.config, self.collect = config, config.collect
@@ -63,11 +69,13 @@ class RaySource:
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.restarts = self.dropped = self.uncounted = 0
+        self.dropped = self.uncounted = 0
+        self.restarts = restarts
+        self.heed = Heed()
         self.noise: Noise | None = None
-        self.policy = ray.put(behaviour.published())
+        self.policy, self.version = ray.put(behaviour.published()), behaviour.version
         self.actors: dict[int, Any] = {}
-        self.pending: dict[Any, int] = {}
+        self.pending: dict[Any, tuple[int, int]] = {}
         self.idle: set[int] = set()
         self.waiting: list[tuple[int, TensorDict]] = []
         for index in range(config.collect.workers):
@@ -111,7 +119,7 @@ class RaySource:
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Put the policy where actors find it; they take it with their next slice."""
-        self.policy = ray.put(behaviour.published())
+        self.policy, self.version = ray.put(behaviour.published()), behaviour.version
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Reset all environments after the slice under way."""
@@ -139,7 +147,7 @@ class RaySource:
             "clock/dropped_frames": float(self.dropped),
             "collect/waiting": float(len(self.waiting)),
             "collect/restarts": float(self.restarts),
-        }
+        } | self.heed.readings()
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
@@ -159,7 +167,7 @@ class RaySource:
         self._ask(index)
 
     def _ask(self, index: int) -> None:
-        self.pending[self.actors[index].collect.remote(self.policy)] = index
+        self.pending[self.actors[index].collect.remote(self.policy)] = (index, self.version)
 
     def _keep_busy(self) -> None:
         """Ask idle actors for another slice while there is room for it."""
@@ -174,7 +182,7 @@ class RaySource:
             return
         done, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
         for future in done:
-            index = self.pending.pop(future)
+            index, told = self.pending.pop(future)
             try:
                 version, arrays = ray.get(future)
             except ray.exceptions.RayTaskError as error:
@@ -192,6 +200,7 @@ class RaySource:
             frames = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
             shape = self.example.batch_size
             self.waiting.append((version, TensorDict(frames, batch_size=shape)))
+            self.heed.note(index, told, version)
             self.idle.add(index)
 
     def _replace(self, index: int, error: Exception) -> None:

@@ -1,7 +1,8 @@
 """A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
 
 Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew)
-and, under that word, `config` (JSON), `policy` and `version` (newest published), `versions` (sorted set
+and, under that word, `config` (JSON), `policy` and `version` (newest published), `orders` (JSON; what
+generators do besides collecting), `versions` (sorted set
 of the partitions that hold slices), `slices:<version>` (one list each), `sent` (by generator, the number
 of its last slice), `generators` (how many have joined), `lost` (slices that a full queue dropped). So
 two sittings never mix. Everything expires an hour after it was last touched, so that an abandoned run
@@ -153,8 +154,8 @@ class RedisQueue:
         for key in self.server.scan_iter(self.base + "*"):
             self.server.delete(key)
 
-    def announce(self, config: str, version: int, policy: bytes) -> None:
-        """Say what the run is and what its newest policy is."""
+    def announce(self, config: str, version: int, policy: bytes, orders: str = "{}") -> None:
+        """Say what the run is, what its newest policy is, and what generators are to do."""
 
         def write() -> None:
             pipe = self.server.pipeline(transaction=True)
@@ -162,6 +163,7 @@ class RedisQueue:
             pipe.set(self.prefix + "config", config, ex=LIFE)
             pipe.set(self.prefix + "policy", policy, ex=LIFE)
             pipe.set(self.prefix + "version", version, ex=LIFE)
+            pipe.set(self.prefix + "orders", orders, ex=LIFE)
             pipe.execute()
 
         self._try(write)
@@ -239,10 +241,12 @@ class RedisQueue:
 
         return int(self._try(count)) - 1
 
-    def version(self) -> int | None:
-        """The newest published version; None if the sitting is over."""
-        text: Any = self._try(lambda: self.server.get(self.prefix + "version"))
-        return None if text is None else int(text)
+    def news(self) -> tuple[int, str] | None:
+        """The newest published version, and orders as JSON; None if the sitting is over."""
+        keys = [self.prefix + key for key in ("version", "orders")]
+        found: Any = self._try(lambda: self.server.mget(keys))
+        version, orders = found
+        return None if version is None else (int(version), (orders or b"{}").decode())
 
     def policy(self) -> bytes | None:
         """The newest policy; None if the sitting is over."""

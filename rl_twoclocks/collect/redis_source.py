@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDict
@@ -31,6 +32,15 @@ POLL = 0.002
 """Seconds between two looks into an empty queue."""
 
 
+class Orders(NamedTuple):
+    """What generators do besides collecting."""
+
+    episodes: int | None = None
+    """A number; with another one, new episodes are begun in all environments."""
+    noise: tuple[list[float], int] | None = None
+    """Deviations of observation noise, and the seed of its stream."""
+
+
 class RedisSource:
     """The learner's end of the queue.
 
@@ -39,7 +49,12 @@ class RedisSource:
     """
 
     def __init__(
-        self, config: Config, behaviour: BehaviourPolicy, update_frequency: int, frames: int
+        self,
+        config: Config,
+        behaviour: BehaviourPolicy,
+        update_frequency: int,
+        frames: int,
+        restarts: int = 0,
     ) -> None:
         """Announce the run, and start generators here if `collect.redis.spawn` says so."""
         self.config, self.collect = config, config.collect
@@ -54,8 +69,10 @@ class RedisSource:
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
         self.told = json.dumps(told)
         self.policy = behaviour.published()
+        self.orders = Orders()
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.refused = self.restarts = self.dropped = self.lost = self.uncounted = 0
+        self.restarts = restarts
+        self.refused = self.dropped = self.lost = self.uncounted = 0
         self.why_refused = ""
         self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
         self.local: list[subprocess.Popen] = []
@@ -83,7 +100,7 @@ class RedisSource:
             )
             if found is None:
                 # The server was started anew and knows nothing: generators wait for this.
-                self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
+                self._announce()
                 continue
             messages, expired = found
             self._drop(expired)
@@ -111,13 +128,19 @@ class RedisSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
         self.policy = behaviour.published()
-        self.queue.announce(self.told, self.policy.version, pack_policy(self.policy))
+        self._announce()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
-        """Not possible here: episodes are in other hands, and go on."""
+        """Let generators reset their environments after the slice under way."""
+        self.orders = self.orders._replace(episodes=index)
+        self._announce()
 
     def set_noise(self, noise: Noise | None) -> None:
-        """Not possible here: observations are made elsewhere."""
+        """Let generators add noise to their observations, or stop."""
+        told = None if noise is None else (noise[0].tolist(), noise[1])
+        if told != self.orders.noise:
+            self.orders = self.orders._replace(noise=told)
+            self._announce()
 
     def discard(self) -> int:
         """Drop what waits."""
@@ -153,6 +176,10 @@ class RedisSource:
         self.queue.close()
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        orders = json.dumps(self.orders._asdict())
+        self.queue.announce(self.told, self.policy.version, pack_policy(self.policy), orders)
 
     def _start(self) -> subprocess.Popen:
         redis = self.collect.redis

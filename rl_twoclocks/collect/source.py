@@ -32,6 +32,11 @@ def never() -> bool:
 class Source(Protocol):
     """Gives rollouts, every frame stamped with the version of the policy that acted."""
 
+    @property
+    def restarts(self) -> int:
+        """How many of those who collect died and were replaced, in this sitting."""
+        ...
+
     def next(
         self, version: int, max_staleness: int | None, should_stop: Stop = never
     ) -> tuple[TensorDict, int] | None:
@@ -85,6 +90,11 @@ class SyncSource:
         self.collector: Collector = make_collector(env, behaviour, update_frequency, config.collect)
         self._batches = iter(self.collector)
 
+    @property
+    def restarts(self) -> int:
+        """Simulators that died and were started again."""
+        return self.env.restarts
+
     def next(
         self, version: int, max_staleness: int | None, should_stop: Stop = never
     ) -> tuple[TensorDict, int]:
@@ -118,8 +128,8 @@ class SyncSource:
         ended, succeeded = self.env.ended, self.env.succeeded
         self.env.ended = self.env.succeeded = 0
         readings = {"rollout/success_rate": succeeded / ended} if ended else {}
-        if self.env.restarts:
-            readings["collect/restarts"] = self.env.restarts
+        if self.restarts:
+            readings["collect/restarts"] = self.restarts
         return readings
 
     def close(self) -> None:

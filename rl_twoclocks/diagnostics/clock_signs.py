@@ -35,6 +35,20 @@ def publish_alarm(history: History, limits: Limits) -> Alarm | None:
     )
 
 
+def worker_alarm(history: History, limits: Limits) -> Alarm | None:
+    """One of those who collect goes on with an old policy."""
+    if not history.all_beyond("collect/worker_behind", 0.5, 2):
+        return None
+    worker = history.newest("collect/worker_worst")
+    return Alarm(
+        "worker_version",
+        "danger",
+        {"worker": worker, "versions": history.newest("collect/worker_behind")},
+        f"worker {worker:.0f} does not take the policies that are published;",
+        "end its process: it is replaced.",
+    )
+
+
 def ratio_alarm(history: History, limits: Limits) -> Alarm | None:
     """Frames serve too many policy versions."""
     ratio = history.newest("clock/ratio_measured", 0.0)

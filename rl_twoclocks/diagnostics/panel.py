@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.cliff import cliff_alarm, collapse_alarm, pace_alarm
-from rl_twoclocks.diagnostics.clock_signs import lag_alarm, publish_alarm, ratio_alarm
+from rl_twoclocks.diagnostics.clock_signs import (
+    lag_alarm,
+    publish_alarm,
+    ratio_alarm,
+    worker_alarm,
+)
 from rl_twoclocks.diagnostics.deployment import deployment_alarm
 from rl_twoclocks.diagnostics.gradients import alignment_alarm, gradient_alarm
 from rl_twoclocks.diagnostics.history import History
@@ -26,6 +31,7 @@ Rule = Callable[[History, Limits], Alarm | None]
 RULES: tuple[Rule, ...] = (
     lag_alarm,
     publish_alarm,
+    worker_alarm,
     ratio_alarm,
     kl_alarm,
     ess_alarm,
