@@ -27,8 +27,8 @@ from rl_twoclocks.diagnostics import (
 )
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
-from rl_twoclocks.diagnostics.cliff import REWARD, pace_readings
-from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.cliff import EPISODE, REWARD, pace_readings
+from rl_twoclocks.diagnostics.history import HEIGHT, RETURN, SMOOTHED
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
 
@@ -86,6 +86,8 @@ class Diagnose:
         if self.level > 1:
             readings |= self._data(window, ready)
             readings |= pace_readings(rollout["reward"], rollout["terminated"])
+            if lengths := [length for _, length in self.parts.episodes.finished]:
+                readings[EPISODE] = sum(lengths) / len(lengths) / rollout.shape[1]
         self._take(readings)
         self.seconds = time.perf_counter() - started
         return readings
@@ -212,8 +214,10 @@ class Diagnose:
         if self.grid is None:
             self.grid = entropy.fit_grid(raw, scale)
         side = self.grid.side
-        self.cells = self.grid.cells(raw)
-        bits, counts = entropy.entropy_in_cells(self.cells, side * side)
+        places = self.grid.places(raw)
+        self.cells = self.grid.within(places)
+        counts = torch.bincount(self.cells, minlength=side * side)
+        bits = entropy.entropy_of_places(places)
         own, _ = entropy.entropy_by_own_range(features)
         most = torch.log2(torch.tensor(min(raw.shape[0], 2500.0)))
         readings = {
@@ -307,7 +311,7 @@ class Diagnose:
 
     def forget(self, score: float) -> None:
         """Start anew after a rescue to a state with that smoothed return; the grid stays."""
-        self.history.forget({RETURN: score, SMOOTHED: score, REWARD: float("nan")})
+        self.history.forget({RETURN: score, SMOOTHED: score, HEIGHT: score, REWARD: float("nan")})
         self.panel.clear()
         self.counts = None
 

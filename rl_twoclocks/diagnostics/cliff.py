@@ -9,12 +9,16 @@ import numpy as np
 from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import RETURN, SMOOTH, SMOOTHED, History
+from rl_twoclocks.diagnostics.history import HEIGHT, RETURN, SMOOTH, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
+EPISODE = "diag/episode_rounds"
+"""Mean length of the newest episodes, in rounds."""
 SINCE = "since round"
 """Value of `reward_cliff`: the round in which the fall began."""
+RECENT = 32
+"""Newest returns by which their noise is judged."""
 LUCK = 9.0
 """Usual differences between episodes by which the best of a run's rounds may lie above the others."""
 
@@ -42,16 +46,17 @@ def rounds_below(
     random: float,
     fraction: float = 0.5,
     best: float = -np.inf,
+    tops: np.ndarray | None = None,
 ) -> int:
     """How many of the newest returns in a row have a score below `fraction` of the running maximum.
 
     The running maximum is of the returns before them, and of `best`, reached before the first of
-    them. 0 while nothing was gained over `random`.
+    them; or `tops`, if it is given. 0 while nothing was gained over `random`.
     """
     x = np.asarray(returns, dtype=np.float64)
     if x.size == 0:
         return 0
-    top = np.maximum.accumulate(np.maximum(x, best))
+    top = np.maximum.accumulate(np.maximum(x, best)) if tops is None else tops
     fallen = (top > random) & (x - random < fraction * (top - random))
     still = np.flatnonzero(~fallen)
     return int(x.size - 1 - still[-1]) if still.size else int(x.size)
@@ -77,14 +82,15 @@ def score_now(history: History) -> float:
     """Newest smoothed return between the run's first (0) and its best (1); nan without a gain."""
     if not history.start(RETURN).size:
         return float("nan")
-    first, best = float(history.start(RETURN)[0]), history.highest(SMOOTHED)
+    first, best = float(history.start(RETURN)[0]), history.highest(HEIGHT)
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
 def _noise(history: History) -> float:
-    """Three times the usual difference between the returns of two rounds."""
-    returns = history.series(RETURN)
-    return 3 * float(np.median(np.abs(np.diff(returns)))) if returns.size > 1 else 0.0
+    """Three times the usual difference between the returns of two rounds, all or the newest ones."""
+    steps = np.abs(np.diff(history.series(RETURN)))
+    # A policy that begins to walk falls now and then: its returns differ by more than ever before.
+    return 3 * float(max(np.median(steps), np.median(steps[-RECENT:]))) if steps.size else 0.0
 
 
 def _earlier_best(history: History, name: str) -> float:
@@ -99,14 +105,18 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
     returns = history.series(RETURN)
     if RETURN not in history or returns.size < 8:
         return None
-    newest, best = history.newest(SMOOTHED), history.highest(SMOOTHED)
+    newest, best = history.newest(SMOOTHED), history.highest(HEIGHT)
     # A fall within the usual noise of the returns is none.
     if best - newest < _noise(history):
         return None
     first = float(history.start(RETURN)[0])
-    earlier = _earlier_best(history, SMOOTHED)
-    below = rounds_below(history.series(SMOOTHED), first, best=earlier)
-    if below < limits.cliff_rounds:
+    tops = np.maximum.accumulate(history.series(HEIGHT))
+    tops = np.maximum(tops, _earlier_best(history, HEIGHT))
+    below = rounds_below(history.series(SMOOTHED), first, tops=tops)
+    # Short rounds hear of episodes that fail early before they hear of those that go on.
+    episode = history.highest(EPISODE)
+    needed = max(limits.cliff_rounds, episode / 2 if math.isfinite(episode) else 0.0)
+    if below < needed:
         return None
     return Alarm(
         "reward_cliff",

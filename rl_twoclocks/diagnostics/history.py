@@ -12,9 +12,12 @@ KEEP = 512
 """Newest values kept of every reading."""
 START = 5
 """First values of the run kept of every reading, however long it gets."""
-RETURN, SMOOTHED = "rollout/return_round", "rollout/return_smoothed"
-SMOOTH = 5
-"""Values in the running median of the return: one unlucky rollout is no fall."""
+RETURN, SMOOTHED, HEIGHT = (
+    f"rollout/{name}" for name in ("return_round", "return_smoothed", "return_height")
+)
+SMOOTH, SUSTAIN = 5, 11
+"""Values in the running medians of the return. One unlucky rollout is no fall; and the largest of many
+short medians is luck, so that a best return is one that was held for longer."""
 
 
 class History:
@@ -36,8 +39,9 @@ class History:
             if np.isfinite(value):
                 self._add(name, float(value))
                 if name == RETURN:
-                    newest = [v for _, v in list(self._values[name])[-SMOOTH:]]
-                    self._add(SMOOTHED, float(np.median(newest)))
+                    newest = self.series(name)
+                    self._add(SMOOTHED, float(np.median(newest[-SMOOTH:])))
+                    self._add(HEIGHT, float(np.median(newest[-SUSTAIN:])))
 
     def _add(self, name: str, value: float) -> None:
         self._best[name] = max(self._best.get(name, value), value)

@@ -23,7 +23,9 @@ from rl_twoclocks.diagnostics.limits import Limits
 MOST = 64
 """Observations of more dimensions (images) are first projected to this many, at random but fixed."""
 REACH = 3
-"""A grid covers the first range this many times in each direction; beyond, frames share its edge."""
+"""A histogram covers the first range so many times in each direction; beyond, frames share its edge."""
+SPAN = 5.0
+"""Most rounds by which overlap of windows is allowed for: the largest healthy ratio."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,23 @@ class Grid:
 
     def cells(self, observation: Tensor) -> Tensor:
         """Cell numbers [n] (int64, row-major) of raw observations [n, ...]."""
+        return self.within(self.places(observation))
+
+    def within(self, places: Tensor) -> Tensor:
+        """Cell numbers [n] of places; those beyond the histogram get cells at its edge."""
+        index = (places + self.bins * (REACH - 1) // 2).clamp(0, self.side - 1)
+        return index[:, 0] * self.side + index[:, 1]
+
+    def places(self, observation: Tensor) -> Tensor:
+        """Row and column [n, 2] (int64) of raw observations [n, ...], however far they lie outside."""
         states = reduce(flat_states(observation) * self.scale)
         # What is not finite must not become a random index.
         place = ((states.double() - self.shift) @ self.axes).nan_to_num(0.0, 1e6, -1e6)
         step = torch.where(self.width > 0, self.width, torch.ones_like(self.width))
-        before = self.bins * (REACH - 1) // 2
         index = ((place - self.low) / step).floor().clamp(-1e6, 1e6)
         # Where nothing varied at first, cells of size 1 lie around that place, not at its edge.
         centred = (place - self.low + 0.5).floor().clamp(-1e6, 1e6)
-        index = torch.where(self.width > 0, index, centred).long() + before
-        index = index.clamp(0, self.side - 1)
-        return index[:, 0] * self.side + index[:, 1]
+        return torch.where(self.width > 0, index, centred).long()
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """All fields, for a checkpoint."""
@@ -157,6 +165,12 @@ def entropy_in_cells(cells: Tensor, total_cells: int) -> tuple[float, Tensor]:
     return entropy_of_counts(counts), counts
 
 
+def entropy_of_places(places: Tensor) -> float:
+    """Shannon entropy in bits of places [n, 2]: states that spread beyond the first ones count too."""
+    _, counts = torch.unique(places[:, 0] * (1 << 22) + places[:, 1], return_counts=True)
+    return entropy_of_counts(counts)
+
+
 def entropy_of_counts(counts: Tensor) -> float:
     """Shannon entropy in bits, in [0, log2 of the occupied cells]; 0 if nothing was counted."""
     occupied = counts[counts > 0].double()
@@ -236,7 +250,8 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     # Narrow because it has learnt to hold still or to run straight: that is success.
     learnt = score_now(history) > 0.8
     floors = {"diag/entropy_share": limits.entropy_floor, "diag/places_per_env": limits.places}
-    low = [n for n, floor in floors.items() if history.all_beyond(n, floor, 3, below=True)]
+    rounds = _rounds(history, windows=3)
+    low = [n for n, floor in floors.items() if history.all_beyond(n, floor, rounds, below=True)]
     if low and not learnt:
         return _diversity("danger", values, "the rollouts visit almost one place only")
     if not limits.entropy_relative:
@@ -250,7 +265,7 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     series = history.series("diag/rollout_entropy")
     start = float(np.median(history.start("diag/rollout_entropy")))
-    fall = start - float(np.median(series[-3:]))
+    fall = start - float(np.median(series[-rounds:]))
     if series.size < 8 or fall < limits.entropy_low:
         return None
     values |= {"bits at the start": start}
@@ -269,9 +284,14 @@ def narrowed(history: History, limits: Limits) -> bool:
     if not limits.entropy_relative:
         return history.newest("diag/rollout_entropy_own_range") < limits.entropy_low
     series, start = (f("diag/rollout_entropy") for f in (history.series, history.start))
-    return bool(
-        series.size and np.median(start) - np.median(series[-3:]) > 0.5 * limits.entropy_low
-    )
+    newest = series[-_rounds(history, windows=3) :]
+    return bool(series.size and np.median(start) - np.median(newest) > 0.5 * limits.entropy_low)
+
+
+def _rounds(history: History, windows: int) -> int:
+    """Rounds in which so many windows go by that share no frame."""
+    ratio = history.newest("clock/ratio_measured", 1.0)
+    return round(windows * min(max(ratio, 1.0), SPAN))
 
 
 def _diversity(severity: Severity, values: dict[str, float], cause: str) -> Alarm:

@@ -74,7 +74,9 @@ class TwoClocksCallback(BaseCallback):
             scale = 1 / (raw.float().flatten(1).std(0) + 1e-8)
             self._grid = entropy.fit_grid(raw, scale)
         side = self._grid.side
-        bits, counts = entropy.entropy_in_cells(self._grid.cells(raw), side * side)
+        places = self._grid.places(raw)
+        bits = entropy.entropy_of_places(places)
+        counts = torch.bincount(self._grid.within(places), minlength=side * side)
         own, _ = entropy.entropy_by_own_range(raw.float().flatten(1) * self._grid.scale)
         readings = {
             "diag/rollout_entropy": bits,

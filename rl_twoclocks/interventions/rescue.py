@@ -18,6 +18,8 @@ from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
+STILL = 0.05
+"""Nats by which a policy has to have moved since a rescue for another one to bring anything back."""
 SMALLEST_U = 256
 """Least U, frames, for families without a row of their own."""
 
@@ -48,7 +50,10 @@ class Rescue(Remembering):
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
         # Under `observe` the alarm goes on: one cliff is one rescue there too.
         rested = self.last < 0 or view.round - self.last > self.config.before
-        rescue = bool(why) and rested and self.left
+        # After a rescue history begins anew. A policy that has stayed where it was put did not fall by
+        # its steps, and smaller ones would only keep it there.
+        moved = not self.count or float(view.history.series("train/kl").sum()) > STILL
+        rescue = bool(why) and rested and moved and self.left
         if rescue:
             self.begin(view.round)
         if not self.count:

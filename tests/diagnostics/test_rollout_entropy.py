@@ -21,6 +21,7 @@ from rl_twoclocks.diagnostics.rollout_entropy import (
     entropy_by_own_range,
     entropy_in_cells,
     entropy_of_counts,
+    entropy_of_places,
     fit_grid,
     principal_axes,
     reduce,
@@ -38,7 +39,7 @@ def normal(n: int, d: int, seed: int = 0) -> Tensor:
 
 
 def bits_on(grid: Grid, observation: Tensor) -> float:
-    return entropy_in_cells(grid.cells(observation), grid.side**2)[0]
+    return entropy_of_places(grid.places(observation))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 32, 1000])
@@ -135,6 +136,13 @@ def test_grid_puts_frames_far_beyond_its_reach_into_its_edge() -> None:
     grid = fit_grid(uniform(5000))
     far = grid.cells(uniform(500, seed=1) + 100.0 * (grid.axes[:, 0] + grid.axes[:, 1]))
     assert set(far.tolist()) == {grid.side**2 - 1}
+
+
+def test_states_that_spread_far_beyond_the_first_ones_have_not_contracted() -> None:
+    grid = fit_grid(0.01 * uniform(5000))
+    spread = uniform(5000, seed=1)
+    assert grid.cells(spread).bincount().max() > 1000
+    assert bits_on(grid, spread) > bits_on(grid, 0.01 * spread) > 10
 
 
 def test_grid_scores_a_freeze_after_a_healthy_start_with_zero() -> None:
@@ -342,6 +350,15 @@ def test_diversity_alarms_on_a_contraction(bits: float, severity: str) -> None:
 
 def test_diversity_needs_more_than_one_narrow_rollout() -> None:
     assert diversity_alarm(diversity([9.3] * 10 + [2.6]), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(("ratio", "rounds"), [(1.0, 3), (4.0, 12), (50.0, 15)])
+def test_windows_that_overlap_are_no_three_windows_in_a_row(ratio: float, rounds: int) -> None:
+    for low in (rounds // 2, rounds):
+        values = [9.3] * 20 + [3.0] * low
+        series = {"diag/rollout_entropy": values, "diag/rollout_entropy_own_range": values}
+        history = recorded(series | {"clock/ratio_measured": [ratio] * len(values)})
+        assert (diversity_alarm(history, CALIBRATED) is not None) is (low == rounds)
 
 
 def test_diversity_alarms_where_each_environment_stands_still_though_they_differ() -> None:

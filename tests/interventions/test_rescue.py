@@ -12,6 +12,7 @@ from rl_twoclocks.interventions import Snapshots
 from rl_twoclocks.interventions.rescue import Rescue, shrunk
 from rl_twoclocks.safety import SAFE_TABLE
 from tests.command_envs import differing
+from tests.diagnostics.histories import recorded
 from tests.interventions.views import alarms, config, view
 from tests.test_update import make_update, minibatch, network, step
 
@@ -96,8 +97,11 @@ def test_each_rescue_shrinks_clocks_and_step_once_more_up_to_the_most() -> None:
     settings = config(batch_size=4096, update_frequency=4096, minibatch_size=64)
     cure = Rescue(RescueConfig(most=3, before=10))
     seen = []
+    moved = recorded({"train/kl": [0.1]})
     for k in range(50):
-        change = cure.propose(view(round=k, on=alarms("reward_cliff"), settings=settings))
+        change = cure.propose(
+            view(round=k, on=alarms("reward_cliff"), settings=settings, history=moved)
+        )
         assert change is not None
         fields = change.fields
         if fields["rescue"]:
@@ -106,6 +110,19 @@ def test_each_rescue_shrinks_clocks_and_step_once_more_up_to_the_most() -> None:
         assert rate == pytest.approx(3e-4 * 0.25 ** len(seen))
     # However long the alarm: at most one in ten rounds.
     assert seen == [(0, 1024, 1024), (11, 256, 256), (22, 256, 256)]
+
+
+@pytest.mark.parametrize(("kl", "again"), [(0.001, False), (0.02, True)])
+def test_a_policy_that_hardly_moved_since_a_rescue_is_not_brought_back(
+    kl: float, again: bool
+) -> None:
+    cure = Rescue(RescueConfig(before=10))
+    on = alarms("reward_cliff")
+    # The first fall may have any cause, so that how far the policy moved says nothing.
+    assert cure.propose(view(round=0, on=on, history=recorded({"train/kl": [0.0]})))
+    later = cure.propose(view(round=20, on=on, history=recorded({"train/kl": [kl] * 20})))
+    assert later is not None
+    assert later.fields["rescue"] is again
 
 
 def test_a_rollback_alone_changes_no_clock_and_no_step() -> None:
