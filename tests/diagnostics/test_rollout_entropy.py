@@ -354,7 +354,7 @@ def test_diversity_needs_more_than_one_narrow_rollout() -> None:
 
 @pytest.mark.parametrize(("ratio", "rounds"), [(1.0, 3), (4.0, 12), (50.0, 15)])
 def test_windows_that_overlap_are_no_three_windows_in_a_row(ratio: float, rounds: int) -> None:
-    for low in (rounds // 2, rounds):
+    for low in ((rounds - 1) // 2, rounds):
         values = [9.3] * 20 + [3.0] * low
         series = {"diag/rollout_entropy": values, "diag/rollout_entropy_own_range": values}
         history = recorded(series | {"clock/ratio_measured": [ratio] * len(values)})
