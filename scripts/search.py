@@ -17,7 +17,6 @@ must say so.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import statistics
@@ -61,6 +60,7 @@ CHOSEN: dict[str, list[list[str]]] = {
     "classic": [["algo.gae_lambda=0.9"]],
     "safe": [["algo.advantage=vtrace", "algo.max_importance_ratio=1.0", "algo.ess_base=1.0"]],
 }
+COLUMNS = ("clocks", "point", "task", "seed", "frames", "return_mean", "overrides")
 POINTS = CONFIGS + 1
 """Points of each."""
 
@@ -150,16 +150,15 @@ def table(runs: Path) -> None:
                     if mean is not None:
                         words = " ".join(overrides)
                         frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
-                        rows.append([clocks, point, task, seed, frames, round(mean, 1), words])
+                        values = (clocks, point, task, seed, frames, round(mean, 1), words)
+                        rows.append(dict(zip(COLUMNS, values, strict=True)))
             short = score(runs, clocks, point, SEARCH_SEED)
             full = score(runs, clocks, point, CONFIRM_SEED)
             if short is not None:
                 more = "" if full is None else f"  confirmed {full:.3f}"
                 print(f"{clocks} point {point}: {short:.3f}{more}  {' '.join(overrides)}")
-    with open(OUT, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["clocks", "point", "task", "seed", "frames", "return_mean", "overrides"])
-        writer.writerows(rows)
+    # Runs of other seeds stay.
+    kept.merge(OUT, rows, (*COLUMNS[:5], COLUMNS[6]))
 
 
 def main() -> int:
