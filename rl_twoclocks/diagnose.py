@@ -325,6 +325,7 @@ _REMEMBERED = (
     "train/clip",
     "train/kl",
     "rollout/return_round",
+    "rollout/episodes",
     "eval/return",
     "eval/changed",
     "time/memory",

@@ -13,8 +13,10 @@ from rl_twoclocks.diagnostics.history import HEIGHT, RETURN, SMOOTH, SMOOTHED, H
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
-EPISODE = "diag/episode_rounds"
-"""Mean length of the newest episodes, in rounds."""
+EPISODE, EPISODES = "diag/episode_rounds", "rollout/episodes"
+"""Mean length of the newest episodes, in rounds, and how many have ended so far."""
+ENOUGH = 25
+"""Episodes that tell a fall from bad luck."""
 SINCE = "since round"
 """Value of `reward_cliff`: the round in which the fall began."""
 RECENT = 32
@@ -113,10 +115,7 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
     tops = np.maximum.accumulate(history.series(HEIGHT))
     tops = np.maximum(tops, _earlier_best(history, HEIGHT))
     below = rounds_below(history.series(SMOOTHED), first, tops=tops)
-    # Short rounds hear of episodes that fail early before they hear of those that go on.
-    episode = history.highest(EPISODE)
-    needed = max(limits.cliff_rounds, episode / 2 if math.isfinite(episode) else 0.0)
-    if below < needed:
+    if below < limits.cliff_rounds or not _lasted(history, below):
         return None
     return Alarm(
         "reward_cliff",
@@ -125,6 +124,19 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
         "the return fell below half of its best and did not come back;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
+
+
+def _lasted(history: History, below: int) -> bool:
+    """Whether enough episodes have ended since the fall, or every environment has had two of them.
+
+    Short rounds hold few episodes, and hear of those that fail early before those that go on.
+    """
+    ended, episode = history.series(EPISODES), history.newest(EPISODE, 0.0)
+    since = history.rounds(RETURN)[-below]
+    if not ended.size or history.round - since >= 2 * episode:
+        return True
+    before = ended[history.rounds(EPISODES) < since]
+    return not before.size or ended[-1] - before[-1] >= ENOUGH
 
 
 def pace_alarm(history: History, limits: Limits) -> Alarm | None:
@@ -143,7 +155,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     if pace.size < 3 * (episode + SMOOTH + needed):
         return None
     mean = smoothed(np.convolve(pace, np.full(episode, 1 / episode), "valid"))
-    below = rounds_below(mean, float(mean[0]))
+    below = rounds_below(mean, float(np.mean(history.start(REWARD))))
     if not needed <= below < mean.size:
         return None
     # What is usual before the fall from one episode to the next, beyond what the running median keeps

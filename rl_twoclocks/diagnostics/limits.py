@@ -54,7 +54,7 @@ class Limits:
     """1 / ESS - 1 after a round, per action dimension and version spanned."""
     chi_danger: float = 0.3
     """The same, danger."""
-    clip_fraction: float = 0.15
+    clip_fraction: float = 0.18
     """Share of frames outside the trust region, mean over a round, per root of action dimensions."""
     gradient_norm: float = 5.0
     """Gradient norm of a layer (healthy below 3)."""

@@ -9,6 +9,7 @@ import torch
 from rl_twoclocks.diagnostics import CALIBRATED
 from rl_twoclocks.diagnostics.cliff import (
     EPISODE,
+    EPISODES,
     cliff_alarm,
     collapse_alarm,
     collapsed,
@@ -363,11 +364,27 @@ def test_a_policy_that_began_to_walk_and_falls_now_and_then_is_on_no_cliff() -> 
     assert cliff_alarm(recorded({RETURN: returns}), CALIBRATED) is not None
 
 
-@pytest.mark.parametrize(("rounds", "raised"), [(1.0, True), (16.0, False), (math.nan, True)])
-def test_where_rounds_are_short_a_fall_lasts_half_an_episode(rounds: float, raised: bool) -> None:
-    returns = fall(-1000, 9)
-    series = {RETURN: returns, EPISODE: [rounds] * len(returns)}
-    assert (cliff_alarm(recorded(series), CALIBRATED) is not None) is raised
-    longer = fall(-1000, 14)
-    series = {RETURN: longer, EPISODE: [rounds] * len(longer)}
-    assert cliff_alarm(recorded(series), CALIBRATED) is not None
+@pytest.mark.parametrize(
+    ("per_round", "length", "raised"),
+    [(10, 16.0, True), (1, 16.0, False), (1, 2.0, True), (None, None, True)],
+    ids=["many episodes", "too few", "short episodes", "nobody counts"],
+)
+def test_a_fall_lasts_for_enough_episodes_where_rounds_are_short(
+    per_round: int | None, length: float | None, raised: bool
+) -> None:
+    def seen(rounds: int) -> bool:
+        returns = fall(-1000, rounds)
+        series = {RETURN: returns}
+        if per_round is not None and length is not None:
+            series |= {EPISODES: [float(per_round * k) for k in range(len(returns))]}
+            series |= {EPISODE: [length] * len(returns)}
+        return cliff_alarm(recorded(series), CALIBRATED) is not None
+
+    assert seen(9) is raised
+    assert seen(40)
+
+
+def test_the_pace_is_measured_from_the_runs_start_not_from_what_is_kept() -> None:
+    # Standing still: one reward a frame, from 0.2 at the start, and it wavers for ever.
+    pace = [0.2] * 20 + [1.03] * 300 + [0.985] * 700
+    assert pace_alarm(_paced(pace, 16), CALIBRATED) is None
