@@ -122,7 +122,9 @@ class Learner:
             proximal_params = tuple(part.flatten(0, 1) for part in params)
             power = self.config.algo.importance_power
             blend, mass = dist.blend(behaviour_params, proximal_params, power)
-            flat |= dict(zip(self.update.fields[len(FIELDS) :], (*blend, mass), strict=True))
+            before = mass * dist.expected_log_prob(blend, proximal_params)
+            extra = (*blend, mass, before)
+            flat |= dict(zip(self.update.fields[len(FIELDS) :], extra, strict=True))
         ready = Round(segments, flat, proximal - behaviour, behaviour_params)
         self._refresh(ready, value)
         return ready

@@ -128,6 +128,7 @@ def centred(
     clip_epsilon: Tensor | float,
     max_importance_ratio: Tensor | float = 100.0,
     expected: Tensor | None = None,
+    expected_before: Tensor | None = None,
     power: float = 0.0,
 ) -> PolicyTerms:
     """Score centring (Marek and Ryabinin 2026) inside the trust region of the proximal policy.
@@ -141,6 +142,7 @@ def centred(
         max_importance_ratio: cap of the weight.
         expected: E_{a ~ behaviour}[weight x log pi(a)] by state, [n], to be differentiated; see
             `distributions.*.blend` and `expected_log_prob`. None: no centring.
+        expected_before: the same of the proximal policy, [n].
         power: the weight is (proximal / behaviour) ** power; 0 is centring alone, 1 importance
             sampling, whose expected score is zero by itself at the proximal policy.
     """
@@ -149,9 +151,16 @@ def centred(
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     surrogate = torch.minimum(ratio * advantage, bounded * advantage)
     if expected is not None:
-        # A frame that the clip has silenced is silent here too. Of value 0: only its gradient counts.
-        heard = (ratio * advantage <= bounded * advantage).to(ratio.dtype)
-        loss = heard * advantage * (expected - expected.detach()) - weight * surrogate
+        with torch.no_grad():
+            # A frame that the clip has silenced is silent here too.
+            heard = ratio * advantage <= bounded * advantage
+            # The expectation moves actions that were not taken, which the clip does not see: it ends
+            # where the whole distribution is as far away as the clip lets one action go.
+            moved = expected - (expected if expected_before is None else expected_before)
+            far = 0.5 * clip_epsilon * clip_epsilon
+            heard &= ~((advantage > 0) & (moved < -far) | (advantage < 0) & (moved > far))
+        centring = expected - expected.detach()  # of value 0: only its gradient counts
+        loss = heard * (advantage * centring - weight * surrogate)
     else:
         loss = -weight * surrogate
     return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))

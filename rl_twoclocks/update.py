@@ -138,7 +138,7 @@ class Update:
         self.fields: tuple[str, ...] = FIELDS
         if algo.objective == "centred":
             # The density that scores are centred on, and its mass; see `distributions.*.blend`.
-            keys = (*model.distribution.keys, "mass")
+            keys = (*model.distribution.keys, "mass", "before")
             self.fields += tuple(f"centre_{key}" for key in keys)
         self.skip_nonfinite = interventions.on_nonfinite == "skip"
         self.protected = model.heads()
@@ -248,9 +248,10 @@ class Update:
         """What the `centred` objective takes besides."""
         if self.algo.objective != "centred":
             return {}
-        *blend, mass = centre
+        *blend, mass, before = centre
         expected = mass * self.model.distribution.expected_log_prob(tuple(blend), params)
-        return {"expected": expected, "power": self.algo.importance_power}
+        power = self.algo.importance_power
+        return {"expected": expected, "expected_before": before, "power": power}
 
     def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
         theta = self.seen
