@@ -27,8 +27,8 @@ from rl_twoclocks.diagnostics import (
 )
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
-from rl_twoclocks.diagnostics.cliff import EPISODE, REWARD, pace_readings
-from rl_twoclocks.diagnostics.history import HEIGHT, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.cliff import REWARD, pace_readings
+from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, RETURN, SMOOTHED
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
 
@@ -87,7 +87,7 @@ class Diagnose:
             readings |= self._data(window, ready)
             readings |= pace_readings(rollout["reward"], rollout["terminated"])
             if lengths := [length for _, length in self.parts.episodes.finished]:
-                readings[EPISODE] = sum(lengths) / len(lengths) / rollout.shape[1]
+                readings[EPISODE] = max(lengths) / rollout.shape[1]
         self._take(readings)
         self.seconds = time.perf_counter() - started
         return readings

@@ -11,8 +11,8 @@ from rl_twoclocks import state
 from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
-from rl_twoclocks.diagnostics.cliff import SINCE, smoothed
-from rl_twoclocks.diagnostics.history import RETURN
+from rl_twoclocks.diagnostics.cliff import SINCE
+from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED
 from rl_twoclocks.interventions import Governor, Orders, Rescue, Snapshots, View, free_memory
 from rl_twoclocks.record.events import Events
 from rl_twoclocks.safety import unit
@@ -121,8 +121,7 @@ class Steering:
         if orders.free_memory:
             free_memory(parts.flat.vector.device)
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
-            returns = smoothed(self.diagnose.history.series("rollout/return_round"))
-            score = float(returns[-1]) if returns.size else float("-inf")
+            score = self.diagnose.history.newest(SMOOTHED, float("-inf"))
             sound = all(alarm.severity != "danger" for alarm in self.diagnose.alarms().values())
             version = parts.clocks.policy_version
             self.snapshots.offer(state.learned_state(parts), version, score, sound)

@@ -9,12 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import HEIGHT, RETURN, SMOOTH, SMOOTHED, History
+from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, RETURN, SMOOTH, SMOOTHED, History
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
-EPISODE, EPISODES = "diag/episode_rounds", "rollout/episodes"
-"""Mean length of the newest episodes, in rounds, and how many have ended so far."""
+EPISODES = "rollout/episodes"
+"""How many episodes have ended so far."""
 ENOUGH = 25
 """Episodes that tell a fall from bad luck."""
 SINCE = "since round"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -15,9 +16,19 @@ START = 5
 RETURN, SMOOTHED, HEIGHT = (
     f"rollout/{name}" for name in ("return_round", "return_smoothed", "return_height")
 )
+EPISODE = "diag/episode_rounds"
+"""Longest of the newest episodes, in rounds."""
 SMOOTH, SUSTAIN = 5, 11
-"""Values in the running medians of the return. One unlucky rollout is no fall; and the largest of many
-short medians is luck, so that a best return is one that was held for longer."""
+"""Values in the running means of the return, and at least as many as an episode takes rounds (twice as
+many). One unlucky rollout is no fall; where episodes run in phase, rounds in which only failures end
+follow rounds in which only successes do; and the largest of many short means is luck, so that a best
+return is one that was held for longer."""
+
+
+def middle(values: np.ndarray) -> float:
+    """Mean of the middle half of values [k]: the median of three, the interquartile mean of many."""
+    cut = (values.size + 1) // 4
+    return float(np.sort(values)[cut : values.size - cut].mean())
 
 
 class History:
@@ -39,9 +50,9 @@ class History:
             if np.isfinite(value):
                 self._add(name, float(value))
                 if name == RETURN:
-                    newest = self.series(name)
-                    self._add(SMOOTHED, float(np.median(newest[-SMOOTH:])))
-                    self._add(HEIGHT, float(np.median(newest[-SUSTAIN:])))
+                    series, episode = self.series(name), math.ceil(self.newest(EPISODE, 0.0))
+                    self._add(SMOOTHED, middle(series[-max(SMOOTH, episode) :]))
+                    self._add(HEIGHT, middle(series[-max(SUSTAIN, 2 * episode) :]))
 
     def _add(self, name: str, value: float) -> None:
         self._best[name] = max(self._best.get(name, value), value)

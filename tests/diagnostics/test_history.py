@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_twoclocks.diagnostics import History
-from rl_twoclocks.diagnostics.history import KEEP, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.history import EPISODE, KEEP, RETURN, SMOOTHED
 from tests.diagnostics.histories import recorded
 
 
@@ -132,9 +132,14 @@ def test_the_start_is_the_first_five_values_however_long_the_run_gets() -> None:
     assert history.series("x")[0] == 50.0
 
 
-def test_the_return_is_also_kept_as_the_median_of_its_newest_five() -> None:
-    history = recorded({RETURN: [1.0, 9.0, 2.0, 3.0, 8.0, -99.0, 4.0]})
-    assert history.series(SMOOTHED).tolist() == [1, 5, 2, 2.5, 3, 3, 3]
+@pytest.mark.parametrize("episode", [2.0, 7.0])
+def test_the_return_is_also_kept_as_the_middle_of_its_newest_ones(episode: float) -> None:
+    returns = [1.0, 9.0, 2.0, 3.0, 8.0, -99.0, 4.0]
+    history = recorded({EPISODE: [episode] * 7, RETURN: returns})
+    # The middle three of five; where an episode takes seven rounds, the middle three of seven.
+    last = 3.0 if episode == 7.0 else (3 + 2 + 4) / 3
+    expected = [1, 5, 2, 2.5, 13 / 3, 13 / 3 if episode == 2.0 else 3.5, last]
+    assert history.series(SMOOTHED) == pytest.approx(expected)
     assert history.rounds(SMOOTHED).tolist() == history.rounds(RETURN).tolist()
 
 

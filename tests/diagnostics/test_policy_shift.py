@@ -211,7 +211,7 @@ def test_clip_alarm_after_two_rounds() -> None:
     alarm = clip_alarm(recorded(SIX | {"train/clip_fraction": [0.1, 0.5, 0.6]}), CALIBRATED)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("clip_fraction", "warn")
-    assert alarm.values == {"share": 0.6, "level": pytest.approx(0.15 * 6**0.5)}
+    assert alarm.values == {"share": 0.6, "level": pytest.approx(0.18 * 6**0.5)}
 
 
 @pytest.mark.parametrize("series", [[0.3, 0.3, 0.3], [0.1, 0.1, 0.6], [0.6, 0.6, 0.1]])
