@@ -145,7 +145,8 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     Long episodes that end by their time limit tell a fall by their returns only much later.
     """
     pace, rounds, ends = history.series(REWARD), history.rounds(REWARD), history.rounds(RETURN)
-    if REWARD not in history or ends.size < 3 or history.series(TERMINATIONS).any():
+    # Where episodes may end early, the pace of a policy that has learnt to go on is no other's.
+    if REWARD not in history or ends.size < 3 or history.highest(TERMINATIONS) > 0:
         return None
     # Within an episode the pace has its own course: only means over whole episodes can be compared.
     episode = max(round(float(np.median(np.diff(ends)))), 1)

@@ -400,3 +400,15 @@ def test_episodes_in_phase_are_no_fall_between_their_ends() -> None:
     fallen = [*returns, *([100.0] * 40)]
     series = {RETURN: fallen, EPISODE: [16.0] * len(fallen)}
     assert cliff_alarm(recorded(series), CALIBRATED) is not None
+
+
+def test_the_pace_says_nothing_where_an_episode_ever_ended_early() -> None:
+    standing = [1.13] * 200 + [0.2] * (KEEP + 100)
+    history = History()
+    for number, value in enumerate(standing):
+        history.next_round()
+        history.add({"diag/reward_mean": value, "diag/terminations": float(number == 3)})
+        if number % 4 == 3:
+            history.add({RETURN: value})
+    assert not history.series("diag/terminations").any()
+    assert pace_alarm(history, CALIBRATED) is None
