@@ -130,7 +130,10 @@ def return_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
-HEALTHY_COMMAND = "python scripts/learning.py run; python scripts/learning.py collect"
+HEALTHY_COMMAND = (
+    "python scripts/learning.py run --tasks halfcheetah hopper walker2d --clocks {}; "
+    "python scripts/learning.py collect"
+)
 FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table --out {}"
 RESCUE_COMMAND = "python scripts/rescue.py run; python scripts/rescue.py table"
 
@@ -143,21 +146,26 @@ def count(value: float, n: int, unit: str, command: str) -> Figure:
 def healthy_figures(rows: Rows) -> dict[str, Figure]:
     """Compute what diagnostics and governor did in healthy runs: share of time, dangers, orders.
 
-    Overhead: median over runs of the diagnostics' share of the wall time, with its minimum and maximum.
+    Of the default, `clocks=classic`, under these names; of others with their name behind. Overhead:
+    median over runs of the diagnostics' share of the wall time, with its minimum and maximum.
     """
-    shares = [float(row["diagnostics_share"]) for row in rows]
-    millions = sum(int(row["frames"]) for row in rows) / 1e6
-    danger, orders = (sum(int(row[key]) for row in rows) for key in ("danger", "orders"))
-    n = len(rows)
-    overhead = figure(
-        statistics.median(shares), min(shares), max(shares), n, "share of the wall time",
-        [{"command": HEALTHY_COMMAND}],
-    )  # fmt: skip
-    return {
-        "diag.overhead": overhead,
-        "diag.danger_per_1m": count(danger / millions, n, "onsets per 1M frames", HEALTHY_COMMAND),
-        "guard.orders_on_healthy": count(orders, n, "orders", HEALTHY_COMMAND),
-    }
+    found = {}
+    for clocks in sorted({row["clocks"] for row in rows}):
+        mine = [row for row in rows if row["clocks"] == clocks]
+        end = "" if clocks == "classic" else f".{clocks}"
+        shares = [float(row["diagnostics_share"]) for row in mine]
+        millions = sum(int(row["frames"]) for row in mine) / 1e6
+        danger, orders = (sum(int(row[key]) for row in mine) for key in ("danger", "orders"))
+        n, command = len(mine), HEALTHY_COMMAND.format(clocks)
+        found[f"diag.overhead{end}"] = figure(
+            statistics.median(shares), min(shares), max(shares), n, "share of the wall time",
+            [{"command": command}],
+        )  # fmt: skip
+        found[f"diag.danger_per_1m{end}"] = count(
+            danger / millions, n, "onsets per 1M frames", command
+        )
+        found[f"guard.orders_on_healthy{end}"] = count(orders, n, "orders", command)
+    return found
 
 
 def fault_figures(rows: Rows) -> dict[str, Figure]:
