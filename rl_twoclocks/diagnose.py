@@ -233,9 +233,8 @@ class Diagnose:
         n, columns = window.batch_size
         if columns >= SHORTEST:
             readings["diag/places_per_env"] = 2.0**own / n
-        # Integers are grids and images, where states repeat by nature.
-        grids = self.parts.model.sees or bool((raw[:64] == raw[:64].round()).all())
-        if not grids:
+        # Where states repeat by nature, copies say nothing.
+        if not (self.parts.model.sees or self.grid.discrete):
             readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
         if self.counts is not None and self.counts.shape == counts.shape:
             readings["diag/state_drift"] = state_drift.histogram_kl(self.counts, counts, side)

@@ -116,6 +116,8 @@ def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     words.append(f"total_frames={frames}")
     # Only the end counts; evaluations on the way cost time and change nothing.
     words += [*points(clocks)[point], "logger=jsonl", f"eval.every_frames={frames}"]
+    # Presets are compared, not the cures that they would be given.
+    words.append("interventions=off")
     return training.train(
         ["python", "-m", "rl_twoclocks.train", *words], place(runs, clocks, point, task, seed)
     )

@@ -24,6 +24,8 @@ MOST = 64
 """Observations of more dimensions (images) are first projected to this many, at random but fixed."""
 REACH = 3
 """A histogram covers the first range so many times in each direction; beyond, frames share its edge."""
+FEW = 64
+"""Values of a dimension up to which states may be those of a grid."""
 SPAN = 5.0
 """Most rounds by which overlap of windows is allowed for: the largest healthy ratio."""
 
@@ -44,6 +46,8 @@ class Grid:
     """[2], size of a cell; 0 where the first states did not vary at all."""
     bins: int
     """Cells per axis over the first range."""
+    discrete: bool = False
+    """Whether the first states lay on few values, as in grids, where states repeat by nature."""
 
     @property
     def side(self) -> int:
@@ -70,7 +74,7 @@ class Grid:
         centred = (place - self.low + 0.5).floor().clamp(-1e6, 1e6)
         return torch.where(self.width > 0, index, centred).long()
 
-    def state_dict(self) -> dict[str, Tensor | int]:
+    def state_dict(self) -> dict[str, Tensor | int | bool]:
         """All fields, for a checkpoint."""
         return dict(vars(self))
 
@@ -156,7 +160,18 @@ def fit_grid(observation: Tensor, scale: Tensor | None = None, bins: int | None 
     low, high = torch.quantile(place[: 1 << 16], quantiles, dim=0)
     bins = bins or bins_for(states.shape[0])
     width = torch.where(high - low > _rounding(states), (high - low) / bins, 0.0)
-    return Grid(scale, shift, axes, low, width, bins)
+    return Grid(scale, shift, axes, low, width, bins, on_few_values(flat_states(observation)))
+
+
+def on_few_values(states: Tensor) -> bool:
+    """Whether no dimension of states [n, d] takes more than `FEW` values in the first frames.
+
+    Environments that run the same episode, by a shared seed, take as many as one of them. States that do
+    not move at all are no grid.
+    """
+    ordered = states[: 8 * FEW].sort(0).values
+    values = 1 + (ordered[1:] != ordered[:-1]).sum(0)
+    return bool(1 < values.max() <= FEW) if ordered.shape[0] > FEW else False
 
 
 def entropy_in_cells(cells: Tensor, total_cells: int) -> tuple[float, Tensor]:

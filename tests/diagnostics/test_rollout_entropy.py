@@ -319,6 +319,23 @@ def test_duplicates_of_different_frames_are_none_even_if_they_differ_in_one_valu
     assert duplicate_fraction(states) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("states", "few"),
+    [
+        (torch.randint(0, 13, (600, 4)).float() / 13, True),
+        (torch.cat([torch.randint(0, 2, (600, 4)).float(), normal(600, 1)], 1), False),
+        (normal(600, 3), False),
+        (normal(128, 3).repeat(8, 1), False),
+        (torch.zeros(600, 3), False),
+        (torch.randint(0, 13, (20, 4)).float(), False),
+    ],
+    ids=["grid", "one continuous", "continuous", "one seed for all", "frozen", "too few frames"],
+)
+def test_states_on_few_values_are_those_of_a_grid(states: Tensor, few: bool) -> None:
+    assert fit_grid(states).discrete is few
+    assert Grid.from_state(fit_grid(states).state_dict()).discrete is few
+
+
 WOBBLE = (0.1 * np.sin(np.arange(40) * 1.7)).tolist()
 
 
