@@ -69,39 +69,50 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
     clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
     c, n = config.clocks, config.num_envs
+    slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
+    fewer = f"clocks.update_epochs={c.update_epochs // 2}" if c.update_epochs > 1 else slower
     half_batch = max(c.batch_size // 2 // n, 1) * n
     smaller = f"clocks.batch_size={max(half_batch, c.update_frequency)}"
     if half_batch < c.update_frequency:
-        smaller = f"clocks.update_epochs={max(c.update_epochs // 2, 1)}"
+        smaller = fewer
     fresher = f"clocks.update_frequency={min(2 * c.update_frequency, c.batch_size)}"
     if c.update_frequency >= c.batch_size:
         doubled = 2 * c.update_frequency
         fresher = f"clocks.update_frequency={doubled} clocks.batch_size={doubled}"
-    slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
-    fewer = f"clocks.update_epochs={max(c.update_epochs // 2, 1)}"
+    bounded = f"optim.max_grad_norm={min(0.25, (config.optim.max_grad_norm or 0.5) / 2):.2g}"
+    stop = f"algo.target_kl={min(0.03, (config.algo.target_kl or 0.06) / 2):.2g} "
+    calmer = stop + slower if config.interventions.kl_stop else slower
+    # Where the governor acts already, no override helps.
+    guarded = "" if config.interventions.governor == "guard" else "interventions=guard"
+    younger = f"algo={'twoclocks' if config.algo.objective == 'decoupled' else 'decoupled'}"
+    if c.lag or c.publish_interval > 1:
+        younger = "clocks.lag=0 clocks.publish_interval=1"
+    more = (
+        f"num_envs={2 * n}" if c.update_frequency % (2 * n) == c.batch_size % (2 * n) == 0 else ""
+    )
     cap = min(ratio_cap(config.task.family), level.ratio_watch)
     capped = f"clocks.batch_size={max(int(cap * c.update_frequency) // n, 1) * n}"
     return [
         Check("gradients explode", "gradient", "diag/grad_norm_max",
               4 * level.gradient_norm, 20 * level.gradient_norm,
-              "optim.max_grad_norm=0.25", "below 5, in high dimensions up to 15"),
+              bounded, "below 5, in high dimensions up to 15"),
         Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
-              level.kl_watch * kl, level.kl_danger * kl, f"algo.target_kl=0.03 {slower}"),
+              level.kl_watch * kl, level.kl_danger * kl, calmer),
         Check("few frames carry the weight", "policy", "diag/ess", warn, danger, smaller, below=True),
         Check("trust region is full", "policy", "train/clip_fraction", clip, 1.5 * clip, fewer),
         Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
               cap, max(level.ratio_danger, cap), capped),
         Check("newest data is old", "clocks", "clock/staleness_min",
-              level.lag_watch - 0.5, level.lag_danger, "algo=decoupled", "0"),
+              level.lag_watch - 0.5, level.lag_danger, younger, "0"),
         Check("policy is not published", "clocks", "clock/publish_lag",
               c.publish_interval - 0.5, c.publish_interval + 2.0, "", "0"),
         Check("clocks moved apart between collection and learning", "clocks",
               "clock/first_ratio_error", level.first_ratio_mean, 100 * level.first_ratio_mean, ""),
         Check("rollouts visit few places", "data", "diag/entropy_share",
               1.5 * level.entropy_floor, max(level.entropy_floor, 0.01),
-              "interventions=guard", "0.7 to 0.9", below=True),
+              guarded, "0.7 to 0.9", below=True),
         Check("episodes repeat", "data", "diag/duplicates",
-              level.duplicates / 2, level.duplicates, "interventions=guard", "0"),
+              level.duplicates / 2, level.duplicates, guarded, "0"),
         Check("states drift between rollouts", "data", "diag/state_drift",
               level.drift / 2, level.drift, fresher, "below 0.3"),
         Check("stale data pulls by itself", "data", "diag/score_residual",
@@ -116,5 +127,5 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
         Check("hidden units are dead", "policy", "diag/dead_units",
               level.dead_units, 2 * level.dead_units, slower, "0"),
         Check("device idles", "machine", "time/device_utilisation",
-              level.idle, level.idle / 3, f"num_envs={2 * n}", below=True),
+              level.idle, level.idle / 3, more, below=True),
     ]  # fmt: skip

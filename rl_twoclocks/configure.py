@@ -162,7 +162,7 @@ def _nearest(key: str, schema: type[BaseModel]) -> str:
         return f": did you mean {group[0]}?"
     last = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == last]
-    near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, same or known, n=1, cutoff=0.0 if same else 0.5)
     if not near:
         leaf = {k.rsplit(".", 1)[-1]: k for k in known}
         near = [leaf[m] for m in difflib.get_close_matches(last, leaf, n=1, cutoff=0.5)]

@@ -90,8 +90,11 @@ def _place(arguments: list[str]) -> Path | None:
     Raises:
         ConfigError: there is something beside it.
     """
-    if len(arguments) == 1 and "=" not in arguments[0]:
-        return Path(arguments[0]).expanduser()
+    if len(arguments) == 1:
+        path = Path(arguments[0]).expanduser()
+        # A run directory may be named after an override.
+        if "=" not in arguments[0] or path.exists():
+            return path
     for word in arguments:
         if "=" not in word and Path(word).expanduser().exists():
             others = " ".join(a for a in arguments if a != word)

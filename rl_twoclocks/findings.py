@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import yaml
+from pydantic import ValidationError
 
 from rl_twoclocks.checks import Finding, checks
 from rl_twoclocks.config import Config, ConfigError
@@ -90,7 +92,11 @@ def of_run(directory: Path) -> Report:
     from rl_twoclocks.record import read_metrics
     from rl_twoclocks.record.events import read_events
 
-    rows = read_metrics(directory / "metrics.jsonl")
+    try:
+        rows = read_metrics(directory / "metrics.jsonl")
+        events = read_events(directory / "events.jsonl")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if not rows:
         raise ConfigError(f"{directory} has no metrics yet")
     config = stored_config(directory)
@@ -113,7 +119,11 @@ def of_run(directory: Path) -> Report:
             Finding("nothing was measured", "configuration", "diagnostics=off", "default",
                     "watch", "diagnostics=default")
         )  # fmt: skip
-    events = read_events(directory / "events.jsonl")
+    if config.diagnostics.name == "minimal":
+        found.append(
+            Finding("policy, data and gradients were not measured", "configuration",
+                    "diagnostics=minimal", "default", "watch", "diagnostics=default")
+        )  # fmt: skip
     alarms = [e for e in events if e["kind"] == "alarm"]
     found = _crash(directory) + found
     found += _from_alarms(alarms, rows, found)
@@ -133,10 +143,12 @@ def of_run(directory: Path) -> Report:
             r["rollout/return_mean"] for r in rows if r.get("rollout/return_mean") is not None
         )
         facts.insert(1, f"return {back:.4g}, best {best:.4g}")
-    orders = [e for e in events if e["kind"] != "alarm"]
+    orders = [e for e in events if (e["kind"] == "order" and e["given"]) or e["kind"] == "rescue"]
     if orders:
         facts.append(f"{len(orders)} orders and rescues; the newest: {orders[-1]['text']}")
-    state = "finished" if (directory / "result.json").exists() else "not finished"
+    if restarts := [e for e in events if e["kind"] == "restart"]:
+        facts.append(restarts[-1]["text"])
+    state = "finished" if _finished(directory, config) else "not finished"
     return Report(f"run {directory}, {state}", facts, found, alarms[-10:])
 
 
@@ -156,9 +168,22 @@ def stored_config(directory: Path) -> Config:
     """
     try:
         return Config.model_validate(yaml.safe_load((directory / "config.yaml").read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{directory / 'config.yaml'}: {key}: {first['msg']}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{directory / 'config.yaml'} cannot be read: {said}") from error
+
+
+def _finished(directory: Path, config: Config) -> bool:
+    """Whether the run has used up its budget, which may have grown since it first ended."""
+    try:
+        frames = json.loads((directory / "result.json").read_text())["frames"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return frames + config.clocks.update_frequency > config.total_frames
 
 
 def _crash(directory: Path) -> list[Finding]:
@@ -184,16 +209,22 @@ _EXPLAINED = {
     "feature_rank": "policy",
     "memory_creep": "machine",
     "deployment_gap": "policy",
+    "worker_version": "clocks",
 }
+ON = 5
+"""Newest rows in which an alarm has to be on to be on still."""
 
 
 def _from_alarms(alarms: list[dict], rows: list[dict], found: list[Finding]) -> list[Finding]:
-    """Findings that only a whole run's history can give, from the alarms of its last fifth."""
+    """What only a whole run's history shows: alarms that are on, or began in its last fifth."""
     since = rows[-1]["frames"] * 0.8
+    on = {
+        key.removeprefix("alarm/") for row in rows[-ON:] for key in row if key.startswith("alarm/")
+    }
     result: dict[str, Finding] = {}
     for alarm in alarms:
         name = alarm["name"]
-        if name in _EXPLAINED and alarm["frames"] >= since:
+        if name in _EXPLAINED and (alarm["frames"] >= since or name in on):
             values = ", ".join(f"{k} {v:.3g}" for k, v in alarm["values"].items())
             result[name] = Finding(
                 alarm["cause"], _EXPLAINED[name], values, "-", alarm["severity"], alarm["cure"]
@@ -206,14 +237,14 @@ def of_configuration(overrides: list[str]) -> Report:
     from rl_twoclocks.build import decide_compile
     from rl_twoclocks.configure import compose
     from rl_twoclocks.flowmap import predict
-    from rl_twoclocks.safety import MAX_REUSE, ratio_cap, settle
+    from rl_twoclocks.safety import MAX_REUSE, SAFE_TABLE, ratio_cap, settle
 
     config, derived = settle(compose(overrides))
     c = config.clocks
     cap = ratio_cap(config.task.family)
-    command = (
-        f"clocks.batch_size={int(cap * c.update_frequency) // config.num_envs * config.num_envs}"
-    )
+    row = SAFE_TABLE.get(config.task.family)
+    most = min(int(cap * c.update_frequency), row.batch_size[1] if row else c.batch_size)
+    command = f"clocks.batch_size={most // config.num_envs * config.num_envs}"
     ratio, reuse = derived.clock_ratio, derived.reuse
     lag = predict(config)
     older = command if c.lag + c.publish_interval == 1 else "clocks.lag=0 clocks.publish_interval=1"
@@ -225,7 +256,7 @@ def of_configuration(overrides: list[str]) -> Report:
         Finding("reuse of a frame", "clocks", f"{reuse:.3g}", f"<= {MAX_REUSE:.3g}",
                 "fine" if reuse <= MAX_REUSE else "warn",
                 "" if reuse <= MAX_REUSE
-                else f"clocks.update_epochs={max(1, int(MAX_REUSE / ratio))}"),
+                else f"clocks.update_epochs={max(1, int(MAX_REUSE / min(ratio, cap)))}"),
         Finding("predicted staleness", "clocks",
                 f"mean {lag.mean:.3g}, max {lag.oldest:.3g} versions", "mean below 8",
                 "fine" if lag.mean < 8 else "warn", "" if lag.mean < 8 else older),

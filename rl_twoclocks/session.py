@@ -63,6 +63,9 @@ class Session:
         self._saved = saved
         frames = parts.clocks.frames
         self.finished = self.over
+        if not self.finished:
+            # Of a budget that has grown since.
+            (directory / "result.json").unlink(missing_ok=True)
         info = RunInfo(
             run_name(config),
             directory,

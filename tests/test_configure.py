@@ -52,6 +52,11 @@ def test_a_key_in_the_wrong_place_names_the_right_one(wrong: str, right: str) ->
     assert right in message.split("did you mean", 1)[-1]
 
 
+def test_a_misspelt_group_within_a_key_names_the_nearest_of_all_that_end_alike() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean interventions\.rescue\.enabled"):
+        compose(["interventions.rescu.enabled=false"])
+
+
 def test_an_unknown_task_names_the_nearest_and_lists_all() -> None:
     message = refused("task=halfcheeta")
     assert "did you mean task=halfcheetah?" in message

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rl_twoclocks import ConfigError, compose
 from rl_twoclocks.checks import Check, checks
 from rl_twoclocks.diagnostics import limits
+from rl_twoclocks.diagnostics.panel import RULES
+from rl_twoclocks.diagnostics.rollout_entropy import diversity_alarm
 from rl_twoclocks.doctor import draw, examine
-from rl_twoclocks.record import checkpoint
+from rl_twoclocks.findings import _EXPLAINED
+from rl_twoclocks.record import checkpoint, read_metrics
+from rl_twoclocks.record.jsonl import keep_rows
+from rl_twoclocks.rundir import plain
 from rl_twoclocks.safety import settle
 from tests.command_envs import command, run, tiny, walk
 
@@ -77,6 +85,124 @@ def test_a_run_without_diagnostics_is_not_called_healthy(tmp_path: Path) -> None
     report = examine([str(tmp_path)])
     assert report.verdict == "watch: nothing was measured"
     assert "nan" not in " ".join(report.facts)
+
+
+def written(folder: Path, rows: list[dict], events: list[dict], *words: str) -> Path:
+    """A run directory with these rows and events."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(plain(compose(["task=pendulum", *words]))))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
+    return folder
+
+
+def happened(name: str, frames: int, kind: str = "alarm", **more: object) -> dict:
+    row = {"frames": frames, "round": 1, "kind": kind, "name": name, "text": name.upper()}
+    alarm = {"severity": "danger", "values": {"x": 1.0}, "cause": f"{name} it is", "cure": "do it"}
+    return row | (alarm if kind == "alarm" else {}) | more
+
+
+@pytest.mark.parametrize(("on", "verdict"), [(True, "danger"), (False, "in step")])
+def test_an_alarm_that_began_long_ago_and_is_still_on_counts(
+    on: bool, verdict: str, tmp_path: Path
+) -> None:
+    more = {"alarm/collapse": 3.0} if on else {}
+    rows = [{"frames": 1000 * k, **more} for k in range(1, 101)]
+    report = examine([str(written(tmp_path / "run", rows, [happened("collapse", 3000)]))])
+    assert report.verdict.startswith(verdict)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_alarm_is_a_check_or_is_explained(rule: Callable) -> None:
+    names = set(re.findall(r'Alarm\(\s*"(\w+)"', inspect.getsource(rule)))
+    names |= {"diversity"} if rule is diversity_alarm else set()
+    assert names
+    checked = {
+        "policy_lag", "publish_lag", "clock_ratio", "policy_kl", "effective_sample_size",
+        "clip_fraction", "gradient_norm", "gradients_aligned", "score_residual", "baseline_leak",
+        "duplicates", "state_drift", "dead_units", "idle_device",
+    }  # fmt: skip
+    assert names <= checked | set(_EXPLAINED)
+
+
+def test_minimal_diagnostics_are_not_called_healthy(tmp_path: Path) -> None:
+    place = written(tmp_path / "run", [{"frames": 1000}], [], "diagnostics=minimal")
+    assert examine([str(place)]).verdict.startswith("watch: policy, data and gradients were not")
+
+
+def test_restarts_and_what_would_be_ordered_are_no_orders(tmp_path: Path) -> None:
+    events = [
+        happened("restart", 900, "restart"),
+        happened("trim", 900, "order", given=False),
+        happened("step", 500, "order", given=True),
+    ]
+    place = written(tmp_path / "run", [{"frames": 1000}], events)
+    facts = examine([str(place)]).facts
+    assert "1 orders and rescues; the newest: STEP" in facts
+    assert "RESTART" in facts
+
+
+def test_a_run_whose_budget_grew_is_not_finished(tmp_path: Path) -> None:
+    place = written(tmp_path / "lr=3e-4", [{"frames": 1000}], [], "total_frames=300_000")
+    for frames, state in ((299_008, ", finished"), (100_000, "not finished")):
+        (place / "result.json").write_text(json.dumps({"frames": frames}))
+        # Also where the directory looks like an override.
+        assert examine([str(place)]).title.endswith(state)
+
+
+@pytest.mark.parametrize("line", ['{"frames": 5, "x"', "5", '{"x": 1}'])
+def test_a_line_that_cannot_be_read_is_named_by_the_doctor_and_loses_no_run(
+    line: str, tmp_path: Path
+) -> None:
+    place = written(tmp_path / "run", [{"frames": 1000}], [])
+    for name in ("metrics.jsonl", "events.jsonl"):
+        text = f'{line}\n{{"frames": 1000, "kind": "x"}}\n'
+        old = (place / name).read_text()
+        (place / name).write_text(text)
+        with pytest.raises(ConfigError, match=f"{name}, line 1: not JSON"):
+            examine([str(place)])
+        (place / name).write_text(old)
+    (place / "metrics.jsonl").write_text(text)
+    keep_rows(place / "metrics.jsonl", 2000)
+    assert [row["frames"] for row in read_metrics(place / "metrics.jsonl")] == [1000]
+
+
+def test_a_broken_configuration_names_its_key(tmp_path: Path) -> None:
+    place = written(tmp_path / "run", [{"frames": 1000}], [])
+    text = (place / "config.yaml").read_text()
+    (place / "config.yaml").write_text(text.replace("num_envs: 8\n", "num_envs: 0\n"))
+    with pytest.raises(ConfigError, match="num_envs: Input should be greater"):
+        examine([str(place)])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clocks.update_epochs=1"],
+        ["optim.max_grad_norm=0.1"],
+        ["algo.target_kl=0.005"],
+        ["interventions=off"],
+        ["interventions=guard"],
+        ["clocks.lag=8"],
+        ["collect=async"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_to_be_changed_is_no_setting_that_is_there_and_loosens_nothing(
+    words: list[str],
+) -> None:
+    config = compose(["task=halfcheetah", *words])
+    for check in checks(config, limits("calibrated", {}), 1.0, 6.0):
+        for change in check.change.split():
+            key, value = change.split("=")
+            assert change not in words
+            if key in ("optim.max_grad_norm", "algo.target_kl", "clocks.update_epochs"):
+                group, name = key.split(".")
+                now = getattr(getattr(config, group), name)
+                assert now is None or float(value) < now
+            if key == "algo.target_kl":
+                assert config.interventions.kl_stop
+            settle(compose(["task=halfcheetah", *words, *check.change.split()]))
 
 
 def test_a_damaged_run_directory_is_named(finished: Path, tmp_path: Path) -> None:

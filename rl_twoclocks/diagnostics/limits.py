@@ -127,7 +127,24 @@ def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
             raise ConfigError(
                 f"diagnostics.limits.{key}={overrides[key]}: a level is never negative"
             )
-    return replace(LIMITS[thresholds], **overrides)
+    found = replace(LIMITS[thresholds], **overrides)
+    for mild, severe in _ORDER:
+        if overrides.keys() & {mild, severe} and getattr(found, mild) > getattr(found, severe):
+            raise ConfigError(
+                f"diagnostics.limits.{mild}={getattr(found, mild):g} lies beyond "
+                f"{severe}={getattr(found, severe):g}, and would never be said: set both"
+            )
+    return found
+
+
+_ORDER = (
+    ("kl_watch", "kl_warn"),
+    ("kl_warn", "kl_danger"),
+    ("chi_warn", "chi_danger"),
+    ("lag_watch", "lag_danger"),
+    ("ratio_watch", "ratio_danger"),
+)
+"""Levels of one sign, the milder one first."""
 
 
 def levels(config: Config) -> Limits:

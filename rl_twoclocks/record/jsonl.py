@@ -23,11 +23,7 @@ class JsonlLogger:
     """Append rows to `<run>/metrics.jsonl`, each flushed as it is written."""
 
     def __init__(self, run: RunInfo) -> None:
-        """Open the file; keep the rows up to the checkpoint resumed from, and none for a new run.
-
-        Raises:
-            ValueError: If a line other than the last is not JSON.
-        """
+        """Open the file; keep the rows up to the checkpoint resumed from, and none for a new run."""
         path = run.directory / "metrics.jsonl"
         keep_rows(path, run.frames)
         self._file = path.open("a", encoding="utf-8")
@@ -56,9 +52,10 @@ class JsonlLogger:
 def keep_rows(path: Path, frames: int) -> None:
     """Keep the rows of a file up to `frames`; none for a new run (0).
 
-    A killed run leaves rows that its checkpoint does not know: they are trained again.
+    A killed run leaves rows that its checkpoint does not know: they are trained again. Lines that cannot
+    be read are dropped: no run is lost for a row.
     """
-    kept = [line for line, row in _lines(path) if frames and row["frames"] <= frames]
+    kept = [line for line, row in _lines(path, strict=False) if frames and row["frames"] <= frames]
     _replace(path, "".join(f"{line}\n" for line in kept))
 
 
@@ -69,12 +66,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         path: The file; one that does not exist has no rows.
 
     Raises:
-        ValueError: If a line other than the last is not JSON.
+        ValueError: If a line other than the last is no row.
     """
     return [row for _, row in _lines(path)]
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _lines(path: Path, strict: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the text of each line with the row that it holds."""
     if not path.exists():
         return
@@ -83,10 +80,12 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
+            if not isinstance(row, dict) or "frames" not in row:
+                raise ValueError("no object with frames")
         except ValueError as error:
-            if number == len(lines):
-                return
-            raise ValueError(f"{path}, line {number}: not JSON: {error}") from error
+            if strict and number < len(lines):
+                raise ValueError(f"{path}, line {number}: not JSON: {error}") from error
+            continue
         yield line, row
 
 

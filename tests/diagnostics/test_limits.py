@@ -76,11 +76,11 @@ def test_danger_lies_beyond_warn_and_warn_beyond_watch(thresholds: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
 def test_a_level_can_be_set_on_the_command_line(prefix: str) -> None:
-    config = compose(["task=cartpole", f"{prefix}diagnostics.limits.kl_warn=0.2"])
-    assert config.diagnostics.limits == {"kl_warn": 0.2}
+    config = compose(["task=cartpole", f"{prefix}diagnostics.limits.kl_warn=0.08"])
+    assert config.diagnostics.limits == {"kl_warn": 0.08}
     settled, _ = settle(config)
     levels = limits(settled.diagnostics.thresholds, settled.diagnostics.limits)
-    assert levels.kl_warn == 0.2
+    assert levels.kl_warn == 0.08
 
 
 def test_a_misspelt_level_on_the_command_line_is_refused_before_the_run() -> None:
@@ -120,3 +120,23 @@ def test_levels_of_kl_and_ess_grow_with_the_age_of_the_data_up_to_a_bound(
     kl, chi = CALIBRATED.kl_watch * versions, CALIBRATED.chi_warn * versions
     assert heard(0.99 * kl, 1 / (1 + 0.99 * chi)) == set()
     assert heard(1.01 * kl, 1 / (1 + 1.01 * chi)) == {"policy_kl", "effective_sample_size"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "right"),
+    [
+        ({"kl_warn": 0.2}, False),
+        ({"kl_warn": 0.2, "kl_danger": 0.4}, True),
+        ({"kl_danger": 0.001}, False),
+        ({"lag_watch": 9.0}, False),
+        ({"duplicates": 0.9}, True),
+    ],
+)
+def test_a_mild_level_beyond_the_severe_one_is_refused(
+    changed: dict[str, float], right: bool
+) -> None:
+    if right:
+        limits("calibrated", changed)
+        return
+    with pytest.raises(ConfigError, match="set both"):
+        limits("calibrated", changed)
