@@ -46,7 +46,8 @@ def dead_workers(pids: list[int], seconds: float = 10.0) -> bool:
     ("order", "limit", "taken", "dropped"),
     [
         ("near", None, [2, 0], []),
-        ("near", 2, [2, 0], [1]),
+        ("near", 2, [0, 3], [1]),
+        ("near", 5, [2, 0], []),
         ("near", 0, [], [0, 1, 2, 3]),
         ("fifo", None, [0, 1], []),
         ("fifo", 2, [0, 2], [1]),
@@ -57,6 +58,21 @@ def test_near_versions_come_first_and_old_ones_are_dropped(
 ) -> None:
     found = choose([5, 3, 6, 5], 2, 7, limit, order, random.Random(0))
     assert found == (taken, dropped)
+
+
+@pytest.mark.parametrize(("workers", "slots"), [(1, 4), (2, 4), (3, 8)])
+def test_near_versions_first_wastes_nothing_where_workers_wait(workers: int, slots: int) -> None:
+    # Workers fill what is free with the newest version, as often as the learner empties it.
+    shelf: list[int] = []
+    ages = []
+    for version in range(100):
+        shelf += [max(version - 1, 0)] * (slots - len(shelf))
+        taken, too_old = choose(shelf, workers, version, 8, "near", random.Random(0))
+        assert not too_old
+        ages += [version - shelf[i] for i in taken]
+        shelf = [v for i, v in enumerate(shelf) if i not in taken]
+    assert max(ages) == 8
+    assert sorted(ages)[len(ages) // 2] == 1
 
 
 def test_a_random_order_takes_every_slice_equally_often() -> None:

@@ -230,10 +230,14 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     assert queue.readings() == (4, 1)
     # b was the oldest; of one version the earlier arrival goes first.
     assert queue.take(2, 3, None, "near", 0) == ([b"a", b"c"], 0)
-    assert queue.take(9, 5, 2, "fifo", 0) == ([b"e"], 1)
+    assert queue.push(b"f", 4, 4, "wait")
+    # Waiting for another round, d would be too old; e could wait.
+    assert queue.take(1, 4, 2, "near", 0) == ([b"d"], 0)
+    assert queue.take(1, 4, 2, "near", 0) == ([b"f"], 0)
+    assert queue.take(9, 6, 2, "fifo", 0) == ([], 1)
     assert queue.take(1, 5, None, "near", 0) == ([], 0)
     assert {key.decode().split(":")[-1] for key in queue.server.scan_iter()} == {
-        "config", "policy", "version", "lost", "sent", "sitting",
+        "config", "policy", "version", "orders", "lost", "sent", "sitting",
     }  # fmt: skip
     assert all(0 < queue.server.ttl(key) <= 3600 for key in queue.server.scan_iter())
     queue.close()

@@ -65,9 +65,16 @@ for _, v in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. below)) d
   redis.call('DEL', ARGV[1] .. v)
   redis.call('ZREM', KEYS[1], v)
 end
-local versions
-if ARGV[4] == 'near' then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1)
-else versions = redis.call('ZRANGE', KEYS[1], 0, -1) end
+local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
+if ARGV[4] == 'near' then
+  -- The newest first, but what could no longer be taken in time if it waited for another round.
+  local waiting, urgent = 0, false
+  for _, v in ipairs(versions) do
+    waiting = waiting + redis.call('LLEN', ARGV[1] .. v)
+    if math.ceil(waiting / tonumber(ARGV[3])) > tonumber(v) - below then urgent = true end
+  end
+  if not urgent then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1) end
+end
 if ARGV[4] == 'random' then
   math.randomseed(tonumber(ARGV[5]))
   for i = #versions, 2, -1 do
@@ -183,7 +190,7 @@ class RedisQueue:
 
         A server that was started anew has forgotten everything: announce the run again.
         """
-        oldest = -1 if max_staleness is None else version - max_staleness
+        oldest = -(2**31) if max_staleness is None else version - max_staleness
         keys = [self.prefix + "versions", self.prefix + "config"]
         arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw, largest]
         result: Any = self._try(lambda: self._take(keys, arguments))

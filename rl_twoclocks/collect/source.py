@@ -152,7 +152,8 @@ def choose(
         wanted: how many to take.
         version: the learner's.
         max_staleness: versions by which a slice may be older; None: any.
-        order: near (newest version first), random, or fifo (oldest arrival first).
+        order: near (newest version first, but what could no longer be taken in time if it waited for
+            another round), random, or fifo (oldest arrival first).
         stream: for the random order.
 
     Returns:
@@ -165,7 +166,12 @@ def choose(
     ]
     good = [i for i in everything if i not in set(too_old)]
     if order == "near":
-        good.sort(key=lambda i: -versions[i])
+        ages = sorted((version - versions[i] for i in good), reverse=True)
+        # The newest first for ever would leave the others to expire, and waste them.
+        urgent = max_staleness is not None and any(
+            -(-number // wanted) > max_staleness - age for number, age in enumerate(ages, 1)
+        )
+        good.sort(key=lambda i: versions[i] if urgent else -versions[i])
     elif order == "random":
         stream.shuffle(good)
     return good[:wanted], too_old
