@@ -80,7 +80,9 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
         doubled = 2 * c.update_frequency
         fresher = f"clocks.update_frequency={doubled} clocks.batch_size={doubled}"
     bounded = f"optim.max_grad_norm={min(0.25, (config.optim.max_grad_norm or 0.5) / 2):.2g}"
-    stop = f"algo.target_kl={min(0.03, (config.algo.target_kl or 0.06) / 2):.2g} "
+    # The stop comes at 1.5 x the target: at the edge of what is healthy.
+    target = min(0.03, level.kl_watch * kl / 1.5, (config.algo.target_kl or 1.0) / 2)
+    stop = f"algo.target_kl={target:.2g} "
     calmer = stop + slower if config.interventions.kl_stop else slower
     # Where the governor acts already, no override helps.
     guarded = "" if config.interventions.governor == "guard" else "interventions=guard"

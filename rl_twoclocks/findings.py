@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def of_run(directory: Path) -> Report:
     dims = now("diag/action_dims") or 1.0
     found = [
         c.finding(v)
-        for c in checks(config, level, versions, dims)
+        for c in checks(_in_force(config, now), level, versions, dims)
         if (v := now(c.name)) is not None
     ]
     if config.diagnostics.name == "off":
@@ -125,7 +126,9 @@ def of_run(directory: Path) -> Report:
                     "diagnostics=minimal", "default", "watch", "diagnostics=default")
         )  # fmt: skip
     alarms = [e for e in events if e["kind"] == "alarm"]
-    found = _crash(directory) + found
+    found = _crash(directory) + found + _losses(rows[-1])
+    if config.interventions.governor == "guard":
+        found += _held(rows)
     found += _from_alarms(alarms, rows, found)
     frames, total = rows[-1]["frames"], config.total_frames
     facts = [
@@ -138,11 +141,9 @@ def of_run(directory: Path) -> Report:
         ),
         f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
-    if (back := now("rollout/return_mean")) is not None:
-        best = max(
-            r["rollout/return_mean"] for r in rows if r.get("rollout/return_mean") is not None
-        )
-        facts.insert(1, f"return {back:.4g}, best {best:.4g}")
+    for place, (name, label) in enumerate(_RETURNS.items(), 1):
+        if values := [row[name] for row in rows if row.get(name) is not None]:
+            facts.insert(place, f"{label} {values[-1]:.4g}, best {max(values):.4g}")
     orders = [e for e in events if (e["kind"] == "order" and e["given"]) or e["kind"] == "rescue"]
     if orders:
         facts.append(f"{len(orders)} orders and rescues; the newest: {orders[-1]['text']}")
@@ -152,6 +153,47 @@ def of_run(directory: Path) -> Report:
     return Report(f"run {directory}, {state}", facts, found, alarms[-10:])
 
 
+_RETURNS = {
+    "eval/return_mean": "return in evaluation",
+    "rollout/return_mean": "return in training, newest 100 episodes,",
+}
+
+
+def _in_force(config: Config, now: Callable[[str], float | None]) -> Config:
+    """The configuration with the passes that the governor allows, so that advice goes on from there."""
+    ratio, reuse = now("clock/ratio_measured"), now("clock/reuse")
+    if not ratio or not reuse or config.clocks.sample is not None:
+        return config
+    passes = min(max(round(reuse / ratio), 1), config.clocks.update_epochs)
+    clocks = config.clocks.model_copy(update={"update_epochs": passes})
+    return config.model_copy(update={"clocks": clocks})
+
+
+def _losses(row: dict[str, Any]) -> list[Finding]:
+    """Frames that were collected and never learnt from."""
+    share = (row.get("clock/dropped_frames") or 0.0) / max(row["frames"], 1)
+    if share < WASTE:
+        return []
+    return [
+        Finding("frames are dropped as too old or for want of room", "clocks", f"{share:.0%} of all",
+                f"below {WASTE:.0%}", "warn", "collect.slots=2 collect.when_full=wait")
+    ]  # fmt: skip
+
+
+def _held(rows: list[dict[str, Any]]) -> list[Finding]:
+    """Orders in force: what is in step is so because of them."""
+    keys = {key for row in rows[-ON:] for key in row if key.startswith("order/")}
+    names = sorted(key.removeprefix("order/") for key in keys)
+    if not names:
+        return []
+    return [
+        Finding("the governor holds the run", "configuration", ", ".join(names), "no order",
+                "watch", "")
+    ]  # fmt: skip
+
+
+WASTE = 0.1
+"""Share of dropped frames from which the doctor speaks of them."""
 _CLOCKS = {
     "clock/ratio": "clock ratio in force",
     "clock/ratio_measured": "measured",

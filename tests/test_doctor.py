@@ -142,6 +142,36 @@ def test_restarts_and_what_would_be_ordered_are_no_orders(tmp_path: Path) -> Non
     assert "RESTART" in facts
 
 
+@pytest.mark.parametrize("governor", ["guard", "observe"])
+def test_a_run_that_orders_hold_is_not_simply_in_step(governor: str, tmp_path: Path) -> None:
+    row = {"frames": 1000, "order/passes": 1.0, "train/clip_fraction": 0.7}
+    row |= {"clock/ratio_measured": 1.0, "clock/reuse": 2.0}
+    place = written(tmp_path / "run", [row], [], f"interventions={governor}")
+    report = examine([str(place)])
+    held = [f.reading for f in report.findings if f.symptom == "the governor holds the run"]
+    assert held == (["passes"] if governor == "guard" else [])
+    # Two passes are in force already: one is what is left to ask for.
+    full = next(f for f in report.findings if f.symptom == "trust region is full")
+    assert full.change == "clocks.update_epochs=1"
+
+
+@pytest.mark.parametrize(("dropped", "seen"), [(50.0, False), (230.0, True)])
+def test_frames_that_are_thrown_away_are_a_finding(
+    dropped: float, seen: bool, tmp_path: Path
+) -> None:
+    rows = [{"frames": 1000, "clock/dropped_frames": dropped}]
+    report = examine([str(written(tmp_path / "run", rows, []))])
+    assert any("dropped" in f.symptom for f in report.findings) is seen
+
+
+def test_returns_are_the_newest_and_say_where_they_come_from(tmp_path: Path) -> None:
+    rows = [{"frames": k, "rollout/return_mean": 10.0 * k} for k in (1, 3, 2)]
+    rows[1]["eval/return_mean"] = 500.0
+    facts = examine([str(written(tmp_path / "run", rows, []))]).facts
+    assert "return in evaluation 500, best 500" in facts
+    assert "return in training, newest 100 episodes, 20, best 30" in facts
+
+
 def test_a_run_whose_budget_grew_is_not_finished(tmp_path: Path) -> None:
     place = written(tmp_path / "lr=3e-4", [{"frames": 1000}], [], "total_frames=300_000")
     for frames, state in ((299_008, ", finished"), (100_000, "not finished")):

@@ -128,6 +128,9 @@ def ess_level(chi_square: float, history: History) -> float:
 def ess_alarm(history: History, limits: Limits) -> Alarm | None:
     """Importance weights that rest on few frames."""
     ratio = versions_spanned(history)
+    cause = (
+        "the data is too old for this policy" if ratio > 1 else "one round moves the policy too far"
+    )
     levels: tuple[tuple[Severity, float], ...] = (
         ("danger", ess_level(limits.chi_danger * ratio, history)),
         ("warn", ess_level(limits.chi_warn * ratio, history)),
@@ -138,7 +141,7 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
                 "effective_sample_size",
                 severity,
                 {"share": history.newest("diag/ess"), "level": level},
-                "few frames carry most of the weight: the data is too old for this policy;",
+                f"few frames carry most of the weight: {cause};",
                 "lower the clock ratio, or the step size.",
             )
     return None
