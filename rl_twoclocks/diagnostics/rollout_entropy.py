@@ -164,11 +164,13 @@ def fit_grid(observation: Tensor, scale: Tensor | None = None, bins: int | None 
 
 
 def on_few_values(states: Tensor) -> bool:
-    """Whether no dimension of states [n, d] takes more than `FEW` values in the first frames.
+    """Whether states [n, d] are integers, or take at most `FEW` values in every dimension at first.
 
     Environments that run the same episode, by a shared seed, take as many as one of them. States that do
     not move at all are no grid.
     """
+    if bool((states[:FEW] == states[:FEW].round()).all()):
+        return True
     ordered = states[: 8 * FEW].sort(0).values
     values = 1 + (ordered[1:] != ordered[:-1]).sum(0)
     return bool(1 < values.max() <= FEW) if ordered.shape[0] > FEW else False

@@ -326,10 +326,19 @@ def test_duplicates_of_different_frames_are_none_even_if_they_differ_in_one_valu
         (torch.cat([torch.randint(0, 2, (600, 4)).float(), normal(600, 1)], 1), False),
         (normal(600, 3), False),
         (normal(128, 3).repeat(8, 1), False),
-        (torch.zeros(600, 3), False),
-        (torch.randint(0, 13, (20, 4)).float(), False),
+        (torch.full((600, 3), 0.3), False),
+        (torch.randint(0, 13, (20, 4)).float() / 13, False),
+        (torch.randint(0, 13, (20, 4)).float(), True),
     ],
-    ids=["grid", "one continuous", "continuous", "one seed for all", "frozen", "too few frames"],
+    ids=[
+        "grid",
+        "one continuous",
+        "continuous",
+        "one seed for all",
+        "frozen",
+        "too few frames",
+        "integers",
+    ],
 )
 def test_states_on_few_values_are_those_of_a_grid(states: Tensor, few: bool) -> None:
     assert fit_grid(states).discrete is few
