@@ -28,7 +28,7 @@ from rl_twoclocks.diagnostics import (
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
 from rl_twoclocks.diagnostics.cliff import REWARD, TERMINATIONS, pace_readings
-from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, LEVEL, RETURN, SMOOTHED
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
 
@@ -311,7 +311,7 @@ class Diagnose:
     def forget(self, score: float) -> None:
         """Start anew after a rescue to a state with that smoothed return; the grid stays."""
         kept = {REWARD: float("nan"), TERMINATIONS: self.history.highest(TERMINATIONS)}
-        self.history.forget({RETURN: score, SMOOTHED: score, HEIGHT: score} | kept)
+        self.history.forget(dict.fromkeys((RETURN, SMOOTHED, LEVEL, HEIGHT), score) | kept)
         self.panel.clear()
         self.counts = None
 

@@ -12,7 +12,7 @@ from rl_twoclocks.build import Parts
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.diagnostics.cliff import SINCE
-from rl_twoclocks.diagnostics.history import RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.history import LEVEL, RETURN
 from rl_twoclocks.interventions import Governor, Orders, Rescue, Snapshots, View, free_memory
 from rl_twoclocks.record.events import Events
 from rl_twoclocks.safety import unit
@@ -121,7 +121,7 @@ class Steering:
         if orders.free_memory:
             free_memory(parts.flat.vector.device)
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
-            score = self.diagnose.history.newest(SMOOTHED, float("-inf"))
+            score = self.diagnose.history.newest(LEVEL, float("-inf"))
             sound = all(alarm.severity != "danger" for alarm in self.diagnose.alarms().values())
             version = parts.clocks.policy_version
             self.snapshots.offer(state.learned_state(parts), version, score, sound)

@@ -9,7 +9,15 @@ import numpy as np
 from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, RETURN, SMOOTH, SMOOTHED, History
+from rl_twoclocks.diagnostics.history import (
+    EPISODE,
+    HEIGHT,
+    LEVEL,
+    RETURN,
+    SMOOTH,
+    SMOOTHED,
+    History,
+)
 from rl_twoclocks.diagnostics.limits import Limits
 
 REWARD, TERMINATIONS = "diag/reward_mean", "diag/terminations"
@@ -84,7 +92,7 @@ def score_now(history: History) -> float:
     """Newest smoothed return between the run's first (0) and its best (1); nan without a gain."""
     if not history.start(RETURN).size:
         return float("nan")
-    first, best = float(history.start(RETURN)[0]), history.highest(HEIGHT)
+    first, best = float(history.start(RETURN)[0]), history.highest(SMOOTHED)
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
@@ -107,20 +115,20 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
     returns = history.series(RETURN)
     if RETURN not in history or returns.size < 8:
         return None
-    newest, best = history.newest(SMOOTHED), history.highest(HEIGHT)
+    newest, best = history.newest(LEVEL), history.highest(HEIGHT)
     # A fall within the usual noise of the returns is none.
     if best - newest < _noise(history):
         return None
     first = float(history.start(RETURN)[0])
     tops = np.maximum.accumulate(history.series(HEIGHT))
     tops = np.maximum(tops, _earlier_best(history, HEIGHT))
-    below = rounds_below(history.series(SMOOTHED), first, tops=tops)
+    below = rounds_below(history.series(LEVEL), first, tops=tops)
     if below < limits.cliff_rounds or not _lasted(history, below):
         return None
     return Alarm(
         "reward_cliff",
         "danger",
-        {"return": newest, "best": best, SINCE: float(history.rounds(SMOOTHED)[-below])},
+        {"return": newest, "best": best, SINCE: float(history.rounds(LEVEL)[-below])},
         "the return fell below half of its best and did not come back;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -13,16 +12,16 @@ KEEP = 512
 """Newest values kept of every reading."""
 START = 5
 """First values of the run kept of every reading, however long it gets."""
-RETURN, SMOOTHED, HEIGHT = (
-    f"rollout/{name}" for name in ("return_round", "return_smoothed", "return_height")
+RETURN, SMOOTHED, LEVEL, HEIGHT = (
+    f"rollout/return_{name}" for name in ("round", "smoothed", "level", "height")
 )
 EPISODE = "diag/episode_rounds"
 """Longest of the newest episodes, in rounds."""
 SMOOTH, SUSTAIN = 5, 11
-"""Values in the running means of the return, and at least as many as an episode takes rounds (twice as
-many). One unlucky rollout is no fall; where episodes run in phase, rounds in which only failures end
-follow rounds in which only successes do; and the largest of many short means is luck, so that a best
-return is one that was held for longer."""
+"""Values in the running median of the return; and in its level and height at least so many, and those of
+as many rounds as an episode takes (twice as many). One unlucky rollout is no fall; where episodes run in
+phase, rounds in which only failures end follow rounds in which only successes do; and the largest of
+many short means is luck, so that a height is what was held for longer."""
 
 
 def middle(values: np.ndarray) -> float:
@@ -50,9 +49,12 @@ class History:
             if np.isfinite(value):
                 self._add(name, float(value))
                 if name == RETURN:
-                    series, episode = self.series(name), math.ceil(self.newest(EPISODE, 0.0))
-                    self._add(SMOOTHED, middle(series[-max(SMOOTH, episode) :]))
-                    self._add(HEIGHT, middle(series[-max(SUSTAIN, 2 * episode) :]))
+                    series, ago = self.series(name), self.round - self.rounds(name)
+                    episode = self.newest(EPISODE, 0.0)
+                    lately, longer = (int((ago < k * episode).sum()) for k in (1, 2))
+                    self._add(SMOOTHED, float(np.median(series[-SMOOTH:])))
+                    self._add(LEVEL, middle(series[-max(SMOOTH, lately) :]))
+                    self._add(HEIGHT, middle(series[-max(SUSTAIN, longer) :]))
 
     def _add(self, name: str, value: float) -> None:
         self._best[name] = max(self._best.get(name, value), value)

@@ -19,7 +19,7 @@ from rl_twoclocks.diagnostics.cliff import (
     score_now,
     smoothed,
 )
-from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, KEEP, RETURN, SMOOTHED, History
+from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, KEEP, LEVEL, RETURN, History
 from tests.diagnostics.histories import recorded
 
 
@@ -113,9 +113,9 @@ def test_smoothed_does_not_see_one_unlucky_rollout() -> None:
 
 
 def test_score_now_lies_between_first_and_best() -> None:
-    returns = [0.0] * 5 + [100.0] * 11 + [25.0] * 5
+    returns = [0.0] * 5 + [100.0] * 5 + [25.0] * 5
     assert score_now(recorded({"rollout/return_round": returns})) == 0.25
-    assert score_now(recorded({"rollout/return_round": returns[:16]})) == 1.0
+    assert score_now(recorded({"rollout/return_round": returns[:10]})) == 1.0
 
 
 @pytest.mark.parametrize("returns", [[5.0], [5.0, 4.0, 3.0, 2.0], [5.0] * 10])
@@ -263,7 +263,7 @@ def test_collapse_alarm_goes_on_when_the_best_evaluation_is_no_longer_kept() -> 
 def test_cliff_alarm_after_a_rescue_measures_from_the_start_and_the_restored_states_score() -> None:
     history = recorded({"rollout/return_round": fall(-1000, 12)})
     best = history.highest(HEIGHT)
-    history.forget({RETURN: best, SMOOTHED: best, HEIGHT: best})
+    history.forget({RETURN: best, LEVEL: best, HEIGHT: best})
     for k in range(12):
         history.next_round()
         history.add({"rollout/return_round": -1000.0 + 5 * math.sin(k)})
@@ -412,3 +412,10 @@ def test_the_pace_says_nothing_where_an_episode_ever_ended_early() -> None:
             history.add({RETURN: value})
     assert not history.series("diag/terminations").any()
     assert pace_alarm(history, CALIBRATED) is None
+
+
+def test_a_score_falls_at_once_however_long_episodes_are() -> None:
+    # Whether a narrow policy has learnt to be narrow cannot wait for an average over whole episodes.
+    returns = [*np.linspace(20, 1000, 25), *([1030.0] * 15), *([400.0] * 5)]
+    history = recorded({RETURN: returns, EPISODE: [16.0] * len(returns)})
+    assert score_now(history) < 0.5

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_twoclocks.diagnostics import History
-from rl_twoclocks.diagnostics.history import EPISODE, KEEP, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.history import EPISODE, KEEP, LEVEL, RETURN, SMOOTHED
 from tests.diagnostics.histories import recorded
 
 
@@ -139,8 +139,8 @@ def test_the_return_is_also_kept_as_the_middle_of_its_newest_ones(episode: float
     # The middle three of five; where an episode takes seven rounds, the middle three of seven.
     last = 3.0 if episode == 7.0 else (3 + 2 + 4) / 3
     expected = [1, 5, 2, 2.5, 13 / 3, 13 / 3 if episode == 2.0 else 3.5, last]
-    assert history.series(SMOOTHED) == pytest.approx(expected)
-    assert history.rounds(SMOOTHED).tolist() == history.rounds(RETURN).tolist()
+    assert history.series(LEVEL) == pytest.approx(expected)
+    assert history.rounds(LEVEL).tolist() == history.rounds(RETURN).tolist()
 
 
 def test_forget_drops_every_value_and_keeps_start_and_given_best_of_chosen_names_alone() -> None:
