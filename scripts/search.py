@@ -11,7 +11,7 @@ the first were seen. A point's score is the mean over tasks of
 (return - random) / (reference - random). A short run favours what anneals fast, so the best
 `FINALISTS` points of each are trained again for `CONFIRM_FRAMES` frames with seed 102, and the point
 with the best mean there is the preset. Whoever looks at fewer points of one side than of the other
-must say so.
+must say so. No interventions: presets are compared, not the cures that they would be given.
 """
 
 from __future__ import annotations
@@ -116,7 +116,6 @@ def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
     words.append(f"total_frames={frames}")
     # Only the end counts; evaluations on the way cost time and change nothing.
     words += [*points(clocks)[point], "logger=jsonl", f"eval.every_frames={frames}"]
-    # Presets are compared, not the cures that they would be given.
     words.append("interventions=off")
     return training.train(
         ["python", "-m", "rl_twoclocks.train", *words], place(runs, clocks, point, task, seed)
