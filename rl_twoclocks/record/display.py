@@ -29,6 +29,8 @@ _ROWS: dict[str, dict[str, str]] = {
     "return": {"rollout": "rollout/return_mean", "eval": "eval/return_mean"},
     "speed": {"frames/s": "time/frames_per_second", "left": "left"},
 }
+# Not measured in every round: without fresh frames of the newest policy there is no first ratio.
+_FLEETING = ("clock/first_ratio_error",)
 _REFRESH = 0.25  # seconds between two panels: nobody reads a faster one
 _RATE_MEMORY = 30.0  # seconds over which the speed behind `left` is smoothed
 
@@ -37,7 +39,8 @@ _RATE_MEMORY = 30.0  # seconds over which the speed behind `left` is smoothed
 class Display:
     """Show the newest metrics in a live panel or as plain lines.
 
-    A metric that an update does not bring keeps its last value; one never seen shows as "-".
+    A metric that an update does not bring keeps its last value, but for the first ratio; one never
+    seen shows as "-".
     """
 
     mode: Literal["auto", "rich", "plain", "none"]  # auto: rich in a terminal, else plain
@@ -80,6 +83,7 @@ class Display:
 
     def update(self, metrics: Mapping[str, float], frames: int) -> None:
         """Take the newest metrics, `frames` frames into the run; show them when it is time."""
+        self._values |= dict.fromkeys(_FLEETING, "-")
         self._values |= {**metrics, "frames": frames, "left": self._time_left(frames)}
         self._show()
 

@@ -16,6 +16,10 @@ from rl_twoclocks.record.jsonl import read_metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
+_LINES = 4
+"""Lines of names above a panel."""
+_LETTER = 0.007
+"""Width of a letter of a name, as a share of a panel's."""
 SEVERITY_COLOURS = {"watch": "tab:olive", "warn": "tab:orange", "danger": "tab:red"}
 
 
@@ -58,7 +62,7 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
     axes[0].set_title(
         "Lines: alarms (olive watch, orange warn, red danger), orders (blue), rescues (black)",
         fontsize=8,
-        pad=32,
+        pad=40,
     )
     for number, (axis, (label, names)) in enumerate(zip(axes, panels, strict=True)):
         for name, caption in names.items():
@@ -151,7 +155,7 @@ def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
     With `names` the first line of each danger, order and rescue says what it is, above the axis.
     """
     axis.grid(alpha=0.25)
-    named: set[str] = set()
+    named: dict[str, tuple[float, str]] = {}
     for event in events:
         colour = SEVERITY_COLOURS.get(event.get("severity", ""), "tab:blue")
         if event["kind"] == "order" and not event["given"]:
@@ -160,13 +164,30 @@ def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
             colour = "black"
         axis.axvline(event["frames"], color=colour, alpha=0.5, linewidth=0.8)
         # Names of what matters most only: the text must stay readable.
-        loud = event.get("severity", "danger") == "danger"
-        if names and loud and event["name"] not in named:
-            named.add(event["name"])
-            place = (event["frames"], 1.02 + 0.12 * (len(named) % 3))
-            axis.annotate(
-                event["name"], place, xycoords=("data", "axes fraction"), fontsize=6, color=colour
-            )
+        if names and event.get("severity", "danger") == "danger":
+            named.setdefault(event["name"], (event["frames"], colour))
+    low, high = axis.get_xlim()
+    letter = _LETTER * (high - low)
+    lines = place_names([(start, letter * (len(n) + 1)) for n, (start, _) in named.items()])
+    for line, (name, (start, colour)) in zip(lines, named.items(), strict=True):
+        place = (start, 1.02 + 0.12 * line)
+        axis.annotate(name, place, xycoords=("data", "axes fraction"), fontsize=6, color=colour)
+
+
+def place_names(names: Sequence[tuple[float, float]]) -> list[int]:
+    """On which line each name goes, so that none covers another while there is room.
+
+    Args:
+        names: (start, width) of each, by start.
+    """
+    ends = [float("-inf")] * _LINES
+    chosen = []
+    for start, width in names:
+        free = next((i for i, end in enumerate(ends) if end <= start), None)
+        line = ends.index(min(ends)) if free is None else free
+        ends[line] = start + width
+        chosen.append(line)
+    return chosen
 
 
 def _series(rows: list[dict], name: str) -> tuple[np.ndarray, np.ndarray]:

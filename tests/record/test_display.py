@@ -93,6 +93,17 @@ def test_missing_metrics_are_dashes_and_old_ones_stay() -> None:
     assert "KL -/nan" in screen.lines[1]
 
 
+def test_a_first_ratio_is_of_its_own_round() -> None:
+    screen = Screen("plain")
+    with screen.display:
+        screen.display.update({"clock/first_ratio_error": 2e-7, "train/kl": 0.01}, frames=1)
+        screen.now += 5
+        screen.display.update({}, frames=2)
+    assert "first ratio 2e-07" in screen.lines[0]
+    assert "first ratio -" in screen.lines[1]
+    assert "KL -/0.01" in screen.lines[1]
+
+
 def test_plain_prints_the_first_one_an_interval_and_the_last() -> None:
     screen = Screen("plain")
     with screen.display:
