@@ -17,6 +17,8 @@ from rl_twoclocks.worlds.base import Array, Index, World, mix, normal, one_of, u
 SUCCESS, DROP, TIME_OUT = 1.0, -2.0, -1.0
 LIFTED, DROPPED, GOAL = 0.02, 0.005, 0.08
 """Heights of the object's centre above where it rests, in metres."""
+NEAR, TOUCH = 0.02, 0.02
+"""From the object's middle to between the fingers, and a finger's way to its side, in metres."""
 HOLD = 5
 """Decisions in a row above GOAL that make a success."""
 SUBSTEPS = 10
@@ -46,8 +48,8 @@ class Grasp(World):
             weighs 1 N, so below 0.25 no grip holds.
         mass: of the object in kg.
         spread: the object's place is up to this far from the middle along x and y, in metres.
-        reward: sparse; dense: also the progress of gripper to object and of object up; noisy: also
-            Gaussian noise.
+        reward: sparse; dense: also the progress of gripper to object, of fingers onto it and of object
+            up; noisy: also Gaussian noise.
         noise: standard deviation of the noisy reward.
         shaping: reward per tenth of a metre of progress.
         time_limit: decisions of 0.04 s.
@@ -136,10 +138,13 @@ class Grasp(World):
         return reward, success | dropped | late, success
 
     def _way(self) -> Array:
-        """The way from gripper to object and from there up to the goal, in tenths of a metre [N]."""
+        """What is left of the way to the object, of closing and of the lift, tenths of a metre [N]."""
         places = self.physics[:, self._place]
+        there = np.linalg.norm(_between(places), axis=1)
+        # Fingers that close beside the object are no progress.
+        open_ = np.where(there < NEAR, np.maximum(TOUCH - places[:, 3], 0.0), TOUCH)
         up = np.maximum(GOAL - self.height, 0.0)
-        return 10.0 * (np.linalg.norm(_between(places), axis=1) + up)
+        return 10.0 * (there + open_ + up)
 
     def _observe(self, index: Index) -> None:
         places, speeds = self.physics[index][:, self._place], self.physics[index][:, self._speed]

@@ -29,14 +29,17 @@ UP, DOWN, LEFT, RIGHT, NEXT, ACCEPT, REJECT = range(7)
 RIGHT_DECISION, WRONG_DECISION, TIME_OUT = 1.0, -1.0, -1.0
 LIGHTS = DIFFUSE, GRAZING = 0, 1
 KINDS = SCRATCH, DENT, STAIN, MISSING = range(4)
-TEXTURES, DEFECTS = 64, 1024
-"""How many textures and defects are prepared; places, shifts and labels are drawn anew."""
+TEXTURES, DEFECTS = 64, 512
+"""How many textures and defects are prepared; their places and labels are drawn anew."""
+EDGE = 4
+"""Least distance of a defect's middle from the edge of the surface, pixels."""
 ANGLES = 41
 """Directions prepared between the smallest and the largest rotation."""
 _NOISES = 2**16
 
 # Purposes of hashes, so that no two draws share one.
 _SHADE, _LABEL, _DEFECT, _TEXTURE, _LINE, _COLUMN, _PLACE, _LIGHT, _ANGLE, _NOISE = range(1, 11)
+_DEFECT_LINE, _DEFECT_COLUMN = 11, 12
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Bank:
 
     Attributes:
         textures: float32 [TEXTURES, lights, side, side].
-        defects: float32 [DEFECTS + 1, lights, grid, grid]; the last one is no defect.
+        defects: float32 [DEFECTS + 1, lights, side, side], each in the middle; the last one is none.
         noise: float32, a long line of standard normal numbers to cut frames' noise from.
     """
 
@@ -83,14 +86,14 @@ def _textures(rng: np.random.Generator, side: int) -> Array:
 
 
 def _defects(rng: np.random.Generator, surface: int, margin: int) -> Array:
-    """Draw as many defects of each kind, anywhere on the surface, and no defect last."""
-    grid = surface + 2 * margin
-    images = np.zeros((DEFECTS + 1, len(LIGHTS), grid, grid), dtype=np.float32)
+    """Draw as many defects of each kind, and no defect last; a part of each image is a surface's."""
+    room = _room(surface)
+    side = surface + 2 * margin + room - 1
+    images = np.zeros((DEFECTS + 1, len(LIGHTS), side, side), dtype=np.float32)
     for number in range(DEFECTS):
-        # Whole defects only, wherever they are.
-        centre = margin + rng.uniform(4, surface - 5, 2)
-        lines = np.arange(grid)[:, None] - centre[0]
-        columns = np.arange(grid) - centre[1]
+        centre = margin + EDGE + room - 1 + rng.uniform(0, 1, 2)
+        lines = np.arange(side)[:, None] - centre[0]
+        columns = np.arange(side) - centre[1]
         angle = rng.uniform(0, np.pi)
         along = lines * np.sin(angle) + columns * np.cos(angle)
         beside = lines * np.cos(angle) - columns * np.sin(angle)
@@ -104,10 +107,17 @@ def _defects(rng: np.random.Generator, surface: int, margin: int) -> Array:
         elif kind == STAIN:
             light, shade = DIFFUSE, -0.4 * np.exp(-((along / 4) ** 2 + (beside / 3) ** 2) / size)
         else:
-            flat = (np.abs(along) < 4 * size) & (np.abs(beside) < 2.5 * size)
-            light, shade = DIFFUSE, -0.4 * flat
+            # With edges as soft as a pixel, so that no two of them are drawn the same.
+            within_ends = (4 * size - np.abs(along) + 0.5).clip(0, 1)
+            within_sides = (2.5 * size - np.abs(beside) + 0.5).clip(0, 1)
+            light, shade = DIFFUSE, -0.4 * within_ends * within_sides
         images[number, light] = shade
     return images
+
+
+def _room(surface: int) -> int:
+    """Lines, and columns, on which a defect may lie."""
+    return surface - 2 * EDGE
 
 
 class Inspection(World):
@@ -174,7 +184,8 @@ class Inspection(World):
         self.line, self.column, self.light = np.zeros((3, num_envs), dtype=np.int64)
         # What follows from an environment's key and episode.
         self.texture, self.defect, self.angle = np.zeros((3, num_envs), np.int64)
-        self.origin = np.zeros((2, num_envs), np.int64)
+        self.room = _room(surface)
+        self.origin, self.shift = np.zeros((2, 2, num_envs), np.int64)
         self.defective = np.zeros(num_envs, dtype=bool)
 
     def _begin(self, index: Array) -> None:
@@ -186,6 +197,10 @@ class Inspection(World):
         self.defect[index] = np.where(self.defective[index], below(draw(_DEFECT), DEFECTS), DEFECTS)
         self.texture[index] = below(draw(_TEXTURE), TEXTURES)
         self.origin[:, index] = below(draw(_LINE), room), below(draw(_COLUMN), room)
+        self.shift[:, index] = (
+            below(draw(_DEFECT_LINE), self.room),
+            below(draw(_DEFECT_COLUMN), self.room),
+        )
         self.angle[index] = below(draw(_ANGLE), ANGLES)
         self.line[index], self.column[index] = np.divmod(
             below(draw(_PLACE), self.places**2), self.places
@@ -208,10 +223,11 @@ class Inspection(World):
         line, column, light = self.line[index], self.column[index], self.light[index]
         down, across = self.margin + line * self.stride, self.margin + column * self.stride
         angle, (top, left) = self.angle[index], self.origin[:, index]
+        lower, aside = self.shift[:, index]
         layer = self.texture[index] * len(LIGHTS) + light
         image = self._texture_seen(layer, down + top, across + left, angle)
         layer = self.defect[index] * len(LIGHTS) + light
-        image += self._defect_seen(layer, down, across, angle)
+        image += self._defect_seen(layer, down + lower, across + aside, angle)
         if self.noise:
             bits = mix(self.key[index], _NOISE, self.episode[index], self.time[index])
             image += np.float32(self.noise) * self._noise_of[below(bits, _NOISES)]
@@ -228,12 +244,18 @@ class Inspection(World):
             axis=1,
         )
 
+    def defect_image(self, number: int) -> Array:
+        """What a surface's defect adds to it under the present light, [grid, grid]."""
+        whole = self.bank.defects[self.defect[number], self.light[number]]
+        lower, aside = self.shift[:, number]
+        return whole[lower : lower + self.grid, aside : aside + self.grid]
+
     def render(self, number: int = 0) -> Array:
         """Draw one surface under the present light, the view framed, and the view itself, enlarged."""
         light, margin, view = self.light[number], self.margin, self.view
         top, left = self.origin[:, number]
         whole = self.bank.textures[self.texture[number], light, top:, left:]
-        whole = whole[: self.grid, : self.grid] + self.bank.defects[self.defect[number], light]
+        whole = whole[: self.grid, : self.grid] + self.defect_image(number)
         whole = np.repeat((whole.clip(-0.5, 0.5) + 0.5)[:, :, None], 3, axis=2)
         y, x = (margin + self.stride * p for p in (self.line[number], self.column[number]))
         frame = np.zeros((self.grid, self.grid), dtype=bool)

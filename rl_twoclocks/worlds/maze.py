@@ -14,6 +14,8 @@ GOAL, BUMP = 10.0, -5.0
 UP, DOWN, LEFT, RIGHT = range(4)
 TEST_SHARE = 4
 """One layout in this many is a test layout."""
+TRAIL = 4
+"""Visits that the trail tells apart: no search that turns back at dead ends enters a cell more often."""
 
 # Purposes of hashes, so that no two draws share one.
 _MAZE, _NOISE, _GOAL_CELL, _START_CELL, _CARVE, _SPLIT, _AGAIN = range(1, 8)
@@ -172,13 +174,15 @@ class Maze(World):
     Observations, float32:
     `full` [3 * size * size]: walls, agent and goal as planes of 0 and 1;
     `partial` [window * window + 6]: walls around the agent, the last action (one-hot) and rows and
-    columns to the goal as shares of the size.
+    columns to the goal as shares of the size; with `trail` [2 * window * window + 6], at the end how
+    often the agent has entered each of these cells, in quarters, 1 at most.
 
     Args:
         num_envs: N.
         size: rows and columns, odd, 7 to 31.
         view: full or partial.
         window: rows and columns of the partial view, odd.
+        trail: whether the partial view shows where the agent has been.
         reward: sparse: +10 at the goal, -5 for bumping; dense: also potential-based shaping by the
             distance to the goal (Ng, Harada and Russell 1999); noisy: also Gaussian noise.
         noise: standard deviation of the noisy reward.
@@ -192,7 +196,7 @@ class Maze(World):
         ValueError: an argument cannot be used; names the nearest right value.
     """
 
-    fields = ("position", "last")
+    fields = ("position", "last", "visits")
 
     def __init__(
         self,
@@ -200,6 +204,7 @@ class Maze(World):
         size: int = 13,
         view: str = "full",
         window: int = 5,
+        trail: bool = False,
         reward: str = "sparse",
         noise: float = 1.0,
         shaping: float = 0.1,
@@ -218,7 +223,10 @@ class Maze(World):
         self.size, self.noise, self.shaping, self.gamma = size, noise, shaping, gamma
         self.margin = 1 if self.full else window // 2
         self.width = size + 2 * self.margin
-        inputs = 3 * size * size if self.full else window * window + 6
+        if trail and self.full:
+            raise ValueError("trail=true needs view=partial: the full view does not show it")
+        self.trail = trail
+        inputs = 3 * size * size if self.full else (1 + trail) * window * window + 6
         space = Box(0.0 if self.full else -1.0, 1.0, (inputs,), np.float32)
         limit = 4 * size * size if time_limit is None else time_limit
         super().__init__(num_envs, limit, space, Discrete(4))
@@ -227,6 +235,7 @@ class Maze(World):
         self._window = (reach[:, None] * self.width + reach).ravel()
         self._moves = _moves(self.width)
         self._everyone = np.arange(num_envs)
+        self.visits = np.zeros((num_envs, self.width * self.width if trail else 0), dtype=np.int16)
         self.row, self.position, self.last, self._drawn = np.zeros((4, num_envs), dtype=np.int64)
         self.mazes = mazes
         if mazes is None:
@@ -266,6 +275,9 @@ class Maze(World):
             self.row[index] = below(mix(self.key[index], _MAZE, episode), self.mazes)
         self.position[index] = self.pool.start[self.row[index]]
         self.last[index] = -1
+        if self.trail:
+            self.visits[index] = 0
+            self.visits[index, self.position[index]] = 1
         if self.full:
             self._draw(index)
 
@@ -291,6 +303,8 @@ class Maze(World):
         bumped = self._wall[base + target]
         self.position = np.where(bumped, here, target)
         self.last = action.astype(np.int64)
+        if self.trail:
+            self.visits[self._everyone, self.position] += ~bumped
         arrived = self.position == self.pool.goal[self.row]
         reward = GOAL * arrived + BUMP * bumped
         if self.reward == "dense":
@@ -325,6 +339,10 @@ class Maze(World):
         line, column = np.divmod(here, self.width)
         self._observation[index, area + 4] = (lines - line) / self.size
         self._observation[index, area + 5] = (columns - column) / self.size
+        if self.trail:
+            around = here[:, None] + self._window
+            entered = self.visits[self._everyone[index][:, None], around]
+            self._observation[index, area + 6 :] = np.minimum(entered, TRAIL) / TRAIL
 
     def render(self, number: int = 0) -> Array:
         """Draw one maze, 16 pixels per cell: walls dark, agent blue, goal green; unseen cells dim."""

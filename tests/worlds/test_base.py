@@ -20,12 +20,13 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("maze", {"size": 7, "time_limit": 12}),
     ("maze", {"size": 9, "view": "partial", "reward": "dense", "mazes": 20, "time_limit": 9}),
     ("maze", {"size": 7, "view": "partial", "reward": "noisy", "time_limit": 7, "split": "test"}),
+    ("maze", {"size": 7, "view": "partial", "trail": True, "time_limit": 9}),
     ("grasp", {"time_limit": 6}),
     ("grasp", {"time_limit": 9, "reward": "dense", "friction": 0.2, "spread": 0.0}),
     ("inspection", {"time_limit": 6}),
     ("inspection", {"rotation": 8.0, "split": "test", "places": 3, "stride": 12}),
 ]
-IDS = ["full", "dense", "noisy", "grasp", "slippery", "inspection", "rotated"]
+IDS = ["full", "dense", "noisy", "trail", "grasp", "slippery", "inspection", "rotated"]
 SEEDS = list(range(50, 60))
 every_world = pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=IDS)
 

@@ -105,11 +105,31 @@ def test_views_are_cut_out_of_one_surface() -> None:
             top, left = world.origin[:, i]
             texture = world.bank.textures[world.texture[i], world.light[i]]
             surface = texture[top : top + grid, left : left + grid] + 0.5
-            surface = surface + world.bank.defects[world.defect[i], world.light[i]]
+            surface = surface + world.defect_image(i)
             down, across = margin + 20 * world.line[i], margin + 20 * world.column[i]
             view = surface[down : down + 24, across : across + 24].clip(0, 1)
             np.testing.assert_allclose(observation[i, :PIXELS], view.ravel(), atol=1e-6)
         observation = world.step(np.random.default_rng(1).integers(0, 5, 50))[0]
+
+
+def test_defects_lie_anywhere_on_the_surface() -> None:
+    world, _ = begun(4000, share=1.0, noise=0.0)
+    world.light = np.where(np.isin(world.defect % len(KINDS), (STAIN, MISSING)), 0, 1)
+    middles = []
+    for i in range(4000):
+        weight = np.abs(world.defect_image(i))
+        lines, columns = np.indices(weight.shape)
+        middles.append([(weight * lines).sum(), (weight * columns).sum()] / weight.sum())
+    places = np.array(middles) - world.margin
+    surface = world.grid - 2 * world.margin
+    # Nowhere is preferred: as many in each quarter of each axis; whole ones lie off the edge.
+    for axis in places.T:
+        inside = axis[(axis > 6) & (axis < surface - 6)]
+        counts = np.histogram(inside, 4)[0] / len(inside)
+        assert counts == pytest.approx([0.25] * 4, abs=0.05)
+    again = world.shift.copy()
+    world.reset()
+    assert (world.shift != again).mean() > 0.9
 
 
 def test_every_frame_has_noise_of_its_own() -> None:
@@ -233,7 +253,7 @@ def test_any_angle_is_what_it_says() -> None:
         top, left = world.origin[:, i]
         surface = world.bank.textures[world.texture[i], world.light[i]]
         surface = surface[top : top + grid, left : left + grid] + 0.5
-        surface = (surface + world.bank.defects[world.defect[i], world.light[i]]).clip(0, 1)
+        surface = (surface + world.defect_image(i)).clip(0, 1)
         for line, column in ((0, 0), (0, 23), (5, 17), (23, 2)):
             away = np.array([line - 11.5, column - 11.5])
             turn = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]

@@ -211,6 +211,53 @@ def test_the_partial_view_is_enough_without_memory(size: int) -> None:
     assert reached.all()
 
 
+@pytest.mark.parametrize("window", [3, 7])
+def test_the_trail_counts_how_often_cells_were_entered(window: int) -> None:
+    settings: dict[str, Any] = {"size": 7, "time_limit": 25}
+    full = Maze(8, view="full", **settings)
+    world = Maze(8, view="partial", window=window, trail=True, **settings)
+    whole, part = full.reset(seeds=list(range(8))), world.reset(seeds=list(range(8)))
+    rng, reach, area = np.random.default_rng(4), window // 2, window * window
+    entered = np.zeros((8, 7, 7))
+    for i in range(8):
+        entered[i][planes(whole[i])[1]] = 1
+    for _ in range(80):
+        before = [planes(whole[i])[1] for i in range(8)]
+        for i in range(8):
+            line, column = before[i]
+            around = np.pad(entered[i], reach)[line : line + window, column : column + window]
+            np.testing.assert_allclose(part[i, area + 6 :], np.minimum(around, 4).ravel() / 4)
+        action = rng.integers(0, 4, 8)
+        whole, part = full.step(action)[0], world.step(action)[0]
+        for i in range(8):
+            here = planes(whole[i])[1]
+            entered[i][here] += here != before[i]
+        if full.ended.any():
+            ended = full.ended.copy()
+            whole, part = full.reset(ended), world.reset(ended)
+            for i in np.flatnonzero(ended):
+                entered[i] = 0
+                entered[i][planes(whole[i])[1]] = 1
+
+
+def test_the_trail_is_enough_without_a_rule_of_the_hand() -> None:
+    # To the free cell that was entered least, and back only from a dead end.
+    world = Maze(100, size=13, view="partial", window=3, trail=True, split="test")
+    observation = world.reset(seeds=list(range(100)))
+    around, back = [1, 7, 3, 5], [DOWN, UP, RIGHT, LEFT]
+    going, reached = np.ones(100, dtype=bool), np.zeros(100, dtype=bool)
+    for _ in range(4 * 36):
+        last = observation[:, 9:13][:, back]
+        entered = observation[:, 15:][:, around] + 10 * observation[:, around] + 5 * last
+        observation, reward, terminated, _ = world.step(entered.argmin(1))
+        assert (reward >= 0).all()
+        reached |= going & terminated
+        going &= ~terminated
+        if terminated.any():
+            observation = world.reset(terminated)
+    assert reached.all()
+
+
 def test_dense_rewards_add_the_change_of_a_potential() -> None:
     dense = Maze(8, size=9, reward="dense", shaping=0.2, gamma=0.9)
     observation = dense.reset(seeds=list(range(8))).copy()
@@ -289,6 +336,7 @@ def test_a_finite_set_has_as_many_different_mazes() -> None:
         ({"size": 12}, "size=12 is even: the nearest right values are 11 and 13"),
         ({"size": 33}, "size=33 is outside 7 to 31: the nearest is 31"),
         ({"window": 4}, "window=4 is even"),
+        ({"trail": True}, "trail=true needs view=partial"),
         ({"view": "ful"}, "view='ful' .* Did you mean full"),
         ({"reward": "noise"}, "reward='noise' .* Did you mean noisy"),
         ({"split": "validation"}, "split='validation' is not one of train, test"),
