@@ -124,8 +124,9 @@ class Inspection(World):
     """N surfaces; actions up, down, left, right, next frame, accept, reject.
 
     Observation, float32 [view * view + 4] in [0, 1]: grey pixels, the view's line and column, the
-    light (0 diffuse, 1 grazing) and the share of time that is left. The next frame has the other
-    light; every frame has noise of its own.
+    light (0 diffuse, 1 grazing) and the share of time that is left; with `trail` at the end, for every
+    line, column and light in this order, whether it has been looked at [2 * places * places]. The next
+    frame has the other light; every frame has noise of its own.
 
     Rewards: +1 for rejecting a defect or accepting a sound surface, -1 for the opposite, and -1 when
     time is up; each ends the episode. Otherwise 0.
@@ -138,6 +139,7 @@ class Inspection(World):
         rotation: the camera is turned by up to this many degrees either way, in each episode anew.
         noise: standard deviation of a frame's noise; the grey scale is 1.
         share: how many surfaces have a defect.
+        trail: whether the observation says which frames have been looked at.
         split: train or test; they share no texture and no defect.
         time_limit: decisions until time is up.
 
@@ -145,7 +147,7 @@ class Inspection(World):
         ValueError: an argument cannot be used; names the nearest right value.
     """
 
-    fields = ("line", "column", "light")
+    fields = ("line", "column", "light", "looked")
 
     def __init__(
         self,
@@ -156,6 +158,7 @@ class Inspection(World):
         rotation: float = 0.0,
         noise: float = 0.03,
         share: float = 0.5,
+        trail: bool = False,
         split: str = "train",
         time_limit: int = 20,
     ) -> None:
@@ -166,7 +169,8 @@ class Inspection(World):
         within("noise", noise, 0.0)
         within("share", share, 0.0, 1.0)
         one_of("split", split, ("train", "test"))
-        space = Box(0.0, 1.0, (view * view + 4,), np.float32)
+        frames = places * places * len(LIGHTS)
+        space = Box(0.0, 1.0, (view * view + 4 + trail * frames,), np.float32)
         super().__init__(num_envs, time_limit, space, Discrete(7))
         self.view, self.places, self.stride = view, places, stride
         self.noise, self.share = noise, share
@@ -182,6 +186,8 @@ class Inspection(World):
         self._defect_seen = _camera(self.bank.defects, view, turned)
         self._noise_of = sliding_window_view(self.bank.noise, view * view)
         self.line, self.column, self.light = np.zeros((3, num_envs), dtype=np.int64)
+        self.looked = np.zeros((num_envs, trail * frames), dtype=bool)
+        self._everyone = np.arange(num_envs)
         # What follows from an environment's key and episode.
         self.texture, self.defect, self.angle = np.zeros((3, num_envs), np.int64)
         self.room = _room(surface)
@@ -206,12 +212,21 @@ class Inspection(World):
             below(draw(_PLACE), self.places**2), self.places
         )
         self.light[index] = below(draw(_LIGHT), len(LIGHTS))
+        self.looked[index] = False
+        self._look(index)
+
+    def _look(self, index: Array) -> None:
+        """Note which frame is seen now."""
+        if self.looked.shape[1]:
+            place = self.line[index] * self.places + self.column[index]
+            self.looked[index, place * len(LIGHTS) + self.light[index]] = True
 
     def _advance(self, action: Array, late: Array) -> tuple[Array, Array, Array]:
         last = self.places - 1
         self.line = np.clip(self.line + (action == DOWN) - (action == UP), 0, last)
         self.column = np.clip(self.column + (action == RIGHT) - (action == LEFT), 0, last)
         self.light = (self.light + (action == NEXT)) % len(LIGHTS)
+        self._look(self._everyone)
         decided = action >= ACCEPT
         right = decided & ((action == REJECT) == self.defective)
         decision = np.where(right, RIGHT_DECISION, WRONG_DECISION)
@@ -234,7 +249,8 @@ class Inspection(World):
         image += np.float32(0.5)
         area = self.view * self.view
         self._observation[index, :area] = np.clip(image, 0.0, 1.0)
-        self._observation[index, area:] = np.stack(
+        self._observation[index, area + 4 :] = self.looked[index]
+        self._observation[index, area : area + 4] = np.stack(
             [
                 line / (self.places - 1),
                 column / (self.places - 1),

@@ -24,7 +24,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("grasp", {"time_limit": 6}),
     ("grasp", {"time_limit": 9, "reward": "dense", "friction": 0.2, "spread": 0.0}),
     ("inspection", {"time_limit": 6}),
-    ("inspection", {"rotation": 8.0, "split": "test", "places": 3, "stride": 12}),
+    ("inspection", {"rotation": 8.0, "split": "test", "places": 3, "stride": 12, "trail": True}),
 ]
 IDS = ["full", "dense", "noisy", "trail", "grasp", "slippery", "inspection", "rotated"]
 SEEDS = list(range(50, 60))

@@ -97,6 +97,25 @@ def test_moves_by_hand() -> None:
     assert observation[0, PIXELS + 2] == 1 - light
 
 
+def test_the_trail_tells_which_frames_were_looked_at() -> None:
+    world, observation = begun(40, places=3, stride=12, trail=True)
+    looked: list[set[tuple[int, int, int]]] = [set() for _ in range(40)]
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        for i in range(40):
+            line, column, light = observation[i, PIXELS : PIXELS + 3]
+            looked[i].add((round(2 * line), round(2 * column), int(light)))
+            told = observation[i, PIXELS + 4 :].reshape(3, 3, 2)
+            assert {tuple(map(int, place)) for place in np.argwhere(told)} == looked[i]
+        observation, _, ended, _ = world.step(rng.choice(7, 40, p=[0.19] * 5 + [0.025] * 2))
+        if ended.any():
+            observation = world.reset(ended)
+        for i in np.flatnonzero(ended):
+            looked[i].clear()
+    _, plain = begun(40)
+    assert plain.shape[1] == PIXELS + 4
+
+
 def test_views_are_cut_out_of_one_surface() -> None:
     world, observation = begun(50, noise=0.0, share=1.0)
     margin, grid = world.margin, world.grid
