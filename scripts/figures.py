@@ -293,6 +293,56 @@ def atari_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def worlds_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the success rate, or where a task has none the return, of the judged rows by task."""
+    figures = {}
+    for task in sorted({row["task"] for row in rows}):
+        judged = [row for row in rows if row["task"] == task and int(row.get("judged", 1))]
+        # Rows of uniformly random actions, what a policy is compared with, have seed 0.
+        mine = [row for row in judged if int(row["seed"])]
+        if not mine:
+            continue
+        column = "success_rate" if mine[0]["success_rate"] else "return_mean"
+        values = np.array([float(row[column]) for row in mine])
+        middle, unit = (
+            float(interquartile_mean(values)),
+            column.replace("_mean", "").replace("_", " "),
+        )
+        name = f"worlds.{task.removesuffix('-v0')}"
+        figures[name] = figure(middle, *bootstrap_interval(values), len(mine), unit, mine)
+    return figures
+
+
+def gazebo_speed_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the servers' rate, by how much two beat one, the worst recovery and the growth."""
+
+    def values(task: str, what: str) -> list[float]:
+        return [float(r["value"]) for r in rows if (r["task"], r["what"]) == (task, what)]
+
+    figures = {}
+    for task in sorted({row["task"] for row in rows if row["what"] == "rate_1"}):
+        one, two = values(task, "rate_1"), values(task, "rate_2")
+        ratios = [b / a for a, b in zip(one, two, strict=True)]
+        end = "" if task == "gazebo_cartpole" else f".{task}"
+        for name, found, unit in (
+            ("steps_per_second", one, "decisions per second"),
+            ("two_instances", ratios, "ratio"),
+        ):
+            middle = statistics.median(found)
+            figures[f"worlds.gazebo_{name}{end}"] = figure(
+                middle, min(found), max(found), len(found), unit, rows
+            )
+    if seconds := values("gazebo_diffdrive", "recovery_seconds"):
+        worst = max(seconds)
+        figures["worlds.gazebo_recovery"] = figure(
+            worst, min(seconds), worst, len(seconds), "seconds, the worst", rows
+        )
+    early, late = (values("gazebo_cartpole", f"memory_{when}_mb") for when in ("early", "late"))
+    if early and late:
+        figures["worlds.gazebo_growth"] = count(late[0] / early[0], 1, "ratio", rows[0]["command"])
+    return figures
+
+
 def report_figures(rows: Rows) -> dict[str, Figure]:
     """Read off the sizes of the page about one run and about twenty."""
     return {
@@ -357,6 +407,9 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "async_speed.csv": async_figures,
     "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
     "atari_returns.csv": atari_figures,
+    "worlds.csv": worlds_figures,
+    "gazebo.csv": worlds_figures,
+    "gazebo_speed.csv": gazebo_speed_figures,
     "report.csv": report_figures,
 }
 """What computes figures from which raw file."""

@@ -10,9 +10,9 @@ seconds from a kill -9 in the middle of a step to the end of the reset that foll
 `--repeats`. Memory: resident size of one server after the first 1,000 decisions and after `--long`
 (100,000) decisions.
 
-Figures: `rate` is the median over repeats, `two_over_one` the median of the ratios within a repeat
-(mark 1.6), `recovery` the maximum (mark 1 s), `growth` the memory after over the memory before
-(mark 1.02). `load` is the machine's load average just before a row was measured: above 0.5 the
+Figures, by scripts/figures.py: the median rate over repeats, the median of the ratios of two servers
+to one within a repeat (mark 1.6), the worst recovery (mark 1 s), and the memory after over the memory
+before (mark 1.02). `load` is the machine's load average just before a row was measured: above 0.5 the
 machine was not free, and the row says so.
 """
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import statistics
 import sys
 import threading
 import time
@@ -120,30 +119,6 @@ def measure(repeats: int, decisions: int, long: int) -> list[dict[str, object]]:
     return rows
 
 
-def figures(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Medians, ratios within repeats, and the worst recovery, as rows of repeat 0."""
-
-    def values(task: str, what: str) -> list[float]:
-        found = [row["value"] for row in rows if (row["task"], row["what"]) == (task, what)]
-        return [float(str(value)) for value in found]
-
-    out = []
-    for task in TASKS:
-        one, two = values(task, "rate_1"), values(task, "rate_2")
-        ratio = statistics.median(b / a for a, b in zip(one, two, strict=True))
-        out.append((task, "rate", statistics.median(one)))
-        out.append((task, "two_over_one", ratio))
-    out.append(
-        ("gazebo_diffdrive", "recovery", max(values("gazebo_diffdrive", "recovery_seconds")))
-    )
-    early, late = (values("gazebo_cartpole", f"memory_{k}_mb")[0] for k in ("early", "late"))
-    out.append(("gazebo_cartpole", "growth", late / early))
-    return [
-        {"task": task, "what": what, "repeat": 0, "value": round(value, 4), "load": ""}
-        for task, what, value in out
-    ]
-
-
 def main() -> int:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(
@@ -155,7 +130,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     rows = measure(args.repeats, args.decisions, args.long)
-    rows += figures(rows)
     command = f"python scripts/gazebo_speed.py --repeats {args.repeats}"
     command += f" --decisions {args.decisions} --long {args.long}"
     with open(args.out, "w", newline="") as file:

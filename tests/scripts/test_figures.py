@@ -298,3 +298,44 @@ class TestReport:
         result = compute(tmp_path)
         assert result["report.bytes_1"]["value"] == 200_000
         assert (result["report.bytes_20"]["value"], result["report.bytes_20"]["n"]) == (3.3e6, 10)
+
+
+def test_worlds_are_judged_by_the_rows_that_count(tmp_path: Path) -> None:
+    columns = ["task", "seed", "conditions", "judged", "success_rate", "return_mean", "command"]
+    rows = [
+        ("maze", 1, "test", 1, 0.96, 9.0, "c"),
+        ("maze", 2, "test", 1, 1.0, 9.9, "c"),
+        ("maze", 1, "as trained", 0, 0.1, 1.0, "c"),
+        ("acrobot", 1, "as trained", 1, "", -80.0, "c"),
+    ]
+    write_csv(tmp_path / "worlds.csv", columns, rows)
+    gazebo = ["task", "seed", "success_rate", "return_mean", "command"]
+    rows = [("gazebo_arm", 0, 0.0, -75.0, "random"), ("gazebo_arm", 1, 0.94, 20.0, "c")]
+    write_csv(tmp_path / "gazebo.csv", gazebo, rows)
+    result = compute(tmp_path)
+    found = {k: (v["value"], v["n"], v["unit"]) for k, v in result.items()}
+    assert found["worlds.maze"] == (0.98, 2, "success rate")
+    assert found["worlds.acrobot"] == (-80.0, 1, "return")
+    assert found["worlds.gazebo_arm"] == (0.94, 1, "success rate")
+
+
+def test_gazebo_servers_are_compared_within_a_repeat(tmp_path: Path) -> None:
+    values = [
+        ("gazebo_cartpole", "rate_1", 100), ("gazebo_cartpole", "rate_2", 150),
+        ("gazebo_cartpole", "rate_1", 200), ("gazebo_cartpole", "rate_2", 360),
+        ("gazebo_cartpole", "rate_1", 120), ("gazebo_cartpole", "rate_2", 240),
+        ("gazebo_diffdrive", "recovery_seconds", 0.4),
+        ("gazebo_diffdrive", "recovery_seconds", 0.7),
+        ("gazebo_cartpole", "memory_early_mb", 100), ("gazebo_cartpole", "memory_late_mb", 101),
+    ]  # fmt: skip
+    write_csv(
+        tmp_path / "gazebo_speed.csv",
+        ["task", "what", "value", "command"],
+        [(*row, "c") for row in values],
+    )
+    result = compute(tmp_path)
+    found = {k: (v["value"], v["low"], v["high"]) for k, v in result.items()}
+    assert found["worlds.gazebo_steps_per_second"] == (120.0, 100.0, 200.0)
+    assert found["worlds.gazebo_two_instances"] == (1.8, 1.5, 2.0)
+    assert found["worlds.gazebo_recovery"][0] == 0.7
+    assert found["worlds.gazebo_growth"][0] == 1.01
