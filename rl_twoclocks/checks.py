@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rl_twoclocks.config import Config
+from pydantic import ValidationError
+
+from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.diagnostics import Limits
-from rl_twoclocks.safety import ratio_cap
+from rl_twoclocks.safety import ratio_cap, settle, unit
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class Finding:
     """fine, watch, warn or danger."""
     change: str
     """Overrides to type; empty where nothing is to be done or no override can do it."""
+    advice: str = ""
+    """What to do, in words, where it is more than overrides."""
+
+    @property
+    def todo(self) -> str:
+        """What to type and what else to do, in one line."""
+        return "; ".join(text for text in (self.change, self.advice) if text)
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Check:
     watch: float
     danger: float
     change: str
+    alarm: str = ""
+    """The alarm that watches the same sign."""
     usual: str = ""
     """What most healthy runs show, in words; the bound is said anyway."""
     below: bool = False
@@ -68,13 +79,11 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     kl = versions * max(dims, 1.0)
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
     clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
-    c, n = config.clocks, config.num_envs
+    c = config.clocks
     slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
     fewer = f"clocks.update_epochs={c.update_epochs // 2}" if c.update_epochs > 1 else slower
-    half_batch = max(c.batch_size // 2 // n, 1) * n
-    smaller = f"clocks.batch_size={max(half_batch, c.update_frequency)}"
-    if half_batch < c.update_frequency:
-        smaller = fewer
+    half = c.batch_size // 2
+    smaller = window_of(config, half) if half >= c.update_frequency else fewer
     fresher = f"clocks.update_frequency={min(2 * c.update_frequency, c.batch_size)}"
     if c.update_frequency >= c.batch_size:
         doubled = 2 * c.update_frequency
@@ -82,52 +91,87 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     bounded = f"optim.max_grad_norm={min(0.25, (config.optim.max_grad_norm or 0.5) / 2):.2g}"
     # The stop comes at 1.5 x the target: at the edge of what is healthy.
     target = min(0.03, level.kl_watch * kl / 1.5, (config.algo.target_kl or 1.0) / 2)
-    stop = f"algo.target_kl={target:.2g} "
+    stop = f"algo.target_kl={max(target, 1e-4):.2g} "
     calmer = stop + slower if config.interventions.kl_stop else slower
     # Where the governor acts already, no override helps.
     guarded = "" if config.interventions.governor == "guard" else "interventions=guard"
-    younger = f"algo={'twoclocks' if config.algo.objective == 'decoupled' else 'decoupled'}"
-    if c.lag or c.publish_interval > 1:
-        younger = "clocks.lag=0 clocks.publish_interval=1"
-    more = (
-        f"num_envs={2 * n}" if c.update_frequency % (2 * n) == c.batch_size % (2 * n) == 0 else ""
-    )
+    younger = "clocks.lag=0 clocks.publish_interval=1"
+    if c.lag + c.publish_interval == 1:
+        # What waits for the learner is as old as `max_staleness` lets it be.
+        younger = f"collect.max_staleness={max(int(level.lag_watch), 1)}"
+    more = f"num_envs={2 * config.num_envs}"
     cap = min(ratio_cap(config.task.family), level.ratio_watch)
-    capped = f"clocks.batch_size={max(int(cap * c.update_frequency) // n, 1) * n}"
-    return [
+    capped = window_of(config, int(cap * c.update_frequency))
+    critic = f"algo.critic_coeff={2 * config.algo.critic_coeff or 0.5:.2g}"
+    found = [
         Check("gradients explode", "gradient", "diag/grad_norm_max",
               4 * level.gradient_norm, 20 * level.gradient_norm,
-              bounded, "below 5, in high dimensions up to 15"),
+              bounded, "gradient_norm", "below 5, in high dimensions up to 15"),
         Check("policy runs ahead of its data", "policy", "diag/kl_behaviour",
-              level.kl_watch * kl, level.kl_danger * kl, calmer),
-        Check("few frames carry the weight", "policy", "diag/ess", warn, danger, smaller, below=True),
-        Check("trust region is full", "policy", "train/clip_fraction", clip, 1.5 * clip, fewer),
+              level.kl_watch * kl, level.kl_danger * kl, calmer,
+              "policy_kl"),
+        Check("few frames carry the weight", "policy", "diag/ess", warn, danger, smaller,
+              "effective_sample_size", below=True),
+        Check("trust region is full", "policy", "train/clip_fraction", clip, 1.5 * clip, fewer,
+              "clip_fraction"),
         Check("one frame serves too many versions", "clocks", "clock/ratio_measured",
-              cap, max(level.ratio_danger, cap), capped),
+              cap, max(level.ratio_danger, cap), capped, "clock_ratio"),
         Check("newest data is old", "clocks", "clock/staleness_min",
-              level.lag_watch - 0.5, level.lag_danger, younger, "0"),
+              level.lag_watch - 0.5, level.lag_danger, younger, "policy_lag", "0"),
         Check("policy is not published", "clocks", "clock/publish_lag",
-              c.publish_interval - 0.5, c.publish_interval + 2.0, "", "0"),
+              c.publish_interval - 0.5, c.publish_interval + 2.0, "", "publish_lag", "0"),
         Check("clocks moved apart between collection and learning", "clocks",
-              "clock/first_ratio_error", level.first_ratio_mean, 100 * level.first_ratio_mean, ""),
+              "clock/first_ratio_error", level.first_ratio_mean, 100 * level.first_ratio_mean,
+              "", "first_ratio"),
         Check("rollouts visit few places", "data", "diag/entropy_share",
               1.5 * level.entropy_floor, max(level.entropy_floor, 0.01),
-              guarded, "0.7 to 0.9", below=True),
+              guarded, "diversity", "0.7 to 0.9", below=True),
         Check("episodes repeat", "data", "diag/duplicates",
-              level.duplicates / 2, level.duplicates, guarded, "0"),
+              level.duplicates / 2, level.duplicates, guarded, "duplicates", "0"),
         Check("states drift between rollouts", "data", "diag/state_drift",
-              level.drift / 2, level.drift, fresher, "below 0.3"),
+              level.drift / 2, level.drift, fresher, "state_drift", "below 0.3"),
         Check("stale data pulls by itself", "data", "diag/score_residual",
-              level.score_residual, 3 * level.score_residual, smaller, "about 1"),
+              level.score_residual, 3 * level.score_residual, smaller,
+              "score_residual", "about 1"),
         Check("gradient noise is baseline leak", "gradient", "diag/baseline_leak",
-              level.baseline_leak, 2 * level.baseline_leak, smaller, "below 0.1"),
+              level.baseline_leak, (1 + level.baseline_leak) / 2, smaller, "baseline_leak", "below 0.1"),
         Check("gradients line up", "gradient", "diag/grad_participation",
-              level.participation, 1.1, fresher, "3 to 14", below=True),
+              level.participation, 1.1, fresher, "gradients_aligned", "3 to 14", below=True),
         Check("critic explains nothing", "critic", "diag/explained_variance",
-              0.0, -1.0, f"algo.critic_coeff={2 * config.algo.critic_coeff:.2g}", "0.5 to 1",
-              below=True),
+              0.0, -1.0, critic, usual="0.5 to 1", below=True),
         Check("hidden units are dead", "policy", "diag/dead_units",
-              level.dead_units, 2 * level.dead_units, slower, "0"),
+              level.dead_units, 2 * level.dead_units, slower, "dead_units", "0"),
         Check("device idles", "machine", "time/device_utilisation",
-              level.idle, level.idle / 3, more, below=True),
+              level.idle, level.idle / 3, more, "idle_device", below=True),
     ]  # fmt: skip
+    return [replace(check, change=runnable(config, check.change)) for check in found]
+
+
+def window_of(config: Config, frames: int) -> str:
+    """Overrides for a window of at most so many frames, with what cannot be larger than it."""
+    c, whole = config.clocks, unit(config)
+    frames = max(frames // whole, 1) * whole
+    words = [f"clocks.batch_size={frames}"]
+    for key in ("update_frequency", "sample", "minibatch_size"):
+        if (getattr(c, key) or 0) > frames:
+            words.append(f"clocks.{key}={frames}")
+    return " ".join(words)
+
+
+def runnable(config: Config, overrides: str) -> str:
+    """The overrides, if a run like this one could have them; else none: no advice is better."""
+    values = config.model_dump()
+    for word in overrides.split():
+        key, _, value = word.partition("=")
+        *path, last = key.split(".")
+        if not path and key != "num_envs":
+            continue  # a group, which holds for all
+        inner = values
+        for name in path:
+            inner = inner[name]
+        inner[last] = None if value == "null" else value
+    try:
+        settle(Config.model_validate(values, strict=False))
+    except (ConfigError, ValidationError):
+        return ""
+    return overrides

@@ -47,6 +47,7 @@ class Clocks:
 def clock_readings(
     clocks: Clocks,
     versions: Tensor,
+    fresh: int,
     ratio: float,
     passes: int,
     minibatches: int,
@@ -57,18 +58,17 @@ def clock_readings(
     Args:
         clocks: where the clocks stand.
         versions: [N, T], the version stamped on every frame of the window.
-        ratio: the configured clock ratio B / U.
+        fresh: frames that the newest rollout brought.
+        ratio: the clock ratio B / U in force: the configured one, unless the governor changed it.
         passes, minibatches: of the round, as planned.
         used: share of the window's frames that a round draws from.
 
     Returns:
         `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds that a
-        frame has served, this one included. ratio_measured: frames in the window per frame of the
-        newest version; equals B / U once the window is full. reuse: ratio_measured x passes x used.
+        frame has served, this one included. ratio_measured: frames in the window per fresh one; equals
+        B / U once the window is full. reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
-    newest = versions.max()
-    fresh = float((versions == newest).sum())
     measured = versions.numel() / fresh
     return {
         "clock/ratio": ratio,

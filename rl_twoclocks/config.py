@@ -286,9 +286,9 @@ class DiagnosticsConfig(Group):
     name: Literal["off", "minimal", "default", "full"] = "default"
     """off: only what the optimizer step yields anyway (losses, gradient norms per layer); minimal:
     also the clocks and the first ratio; default: all signs, the costly ones every `every` rounds;
-    full: all signs in every round, by pass, with the nearest-neighbour drift."""
+    full: all signs in every round, and by pass."""
     every: int = Field(default=10, ge=1)
-    """Rounds between two measurements of gradient covariance, plasticity and memory."""
+    """Rounds between two measurements of gradient covariance, plasticity and the device's use."""
     features: Literal["observation", "joint"] = "observation"
     """What the rollout entropy is taken of: observations, or observations and actions."""
     thresholds: Literal["calibrated", "seed"] = "calibrated"

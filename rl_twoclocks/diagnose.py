@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class Diagnose:
         self.passes = config.clocks.update_epochs
         """Passes of the last round, which the governor may have changed."""
         self.seconds = 0.0
+        self.forgot = False
+        """Whether there was a rescue in this round."""
 
     # -- measuring -----------------------------------------------------------------------------
 
@@ -70,7 +73,8 @@ class Diagnose:
         if self.level < 1:
             return {}
         started = time.perf_counter()
-        readings = self._clocks(window)
+        readings = self._clocks(window, rollout.numel())
+        readings["diag/action_dims"] = self._dims(ready)
         newest = window["policy_version"][:, -1]
         if int(newest.min()) == self.parts.clocks.policy_version:
             columns = min(rollout.shape[1], ready.log_ratio.shape[1])
@@ -83,7 +87,7 @@ class Diagnose:
             readings |= ratio
             if alarm is not None:
                 self.begun += self.panel.take([alarm], self.history.round)
-        if self.level > 1:
+        if self.level > 1 and not self._calibrating:
             readings |= self._data(window, ready)
             readings |= pace_readings(rollout["reward"], rollout["terminated"])
             if lengths := [length for _, length in self.parts.episodes.finished]:
@@ -109,7 +113,10 @@ class Diagnose:
     @torch.no_grad()
     def measure(self, window: TensorDict, ready: Round) -> dict[str, float]:
         """All readings of one window at the present parameters, outside a run."""
-        return self._data(window, ready) | self._policy(ready) | self._costly(ready)
+        # What the run compared this window with is not what came before it.
+        self.counts = None
+        size = {"diag/action_dims": self._dims(ready)}
+        return size | self._data(window, ready) | self._policy(ready) | self._costly(ready)
 
     def _policy(self, ready: Round) -> dict[str, float]:
         model = self.parts.model
@@ -126,7 +133,6 @@ class Diagnose:
         readings |= score.score_readings(
             dist, behaviour, current, flat["action"], flat["advantage"], log_ratio
         )
-        readings["diag/action_dims"] = float(flat["action"][0].numel())
         readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
         if issubclass(dist, Gaussian):
             readings["diag/policy_std"] = float(current[1].mean())
@@ -148,7 +154,9 @@ class Diagnose:
         norms.pop("grad_norm/total", None)
         if norms:
             readings["diag/grad_norm_max"] = gradient_signs.largest_layer(norms)[1]
-        self._take(readings)
+        # What was measured before a rescue is of the policy that is no more.
+        self._take(_evaluated(readings) if self.forgot else readings)
+        self.forgot = False
         begun, self.begun = self.begun, []
         sounding = self.panel.fresh(self.history.round)
         readings |= {f"alarm/{name}": float(alarm.rank + 1) for name, alarm in sounding.items()}
@@ -161,19 +169,30 @@ class Diagnose:
         """Alarms whose rule held in this round or the one before."""
         return self.panel.fresh(self.history.round, rounds=2)
 
+    @property
+    def _calibrating(self) -> bool:
+        """Whether nothing is known yet of how large observations are: cells would have no size."""
+        norm = self.parts.normalizer
+        return self.config.normalize.observation and norm.observation.count == 0
+
     # -- inside --------------------------------------------------------------------------------
 
     def _take(self, readings: dict[str, float]) -> None:
         self.history.add({k: v for k, v in readings.items() if k.startswith(_REMEMBERED)})
         self.begun += self.panel.judge(self.history)
 
-    def _clocks(self, window: TensorDict) -> dict[str, float]:
+    def _dims(self, ready: Round) -> float:
+        """Numbers in an action."""
+        return float(ready.flat["action"][0].numel())
+
+    def _clocks(self, window: TensorDict, fresh: int) -> dict[str, float]:
         parts, clocks = self.parts, self.config.clocks
         batch_size = parts.window.length * parts.window.num_envs
         frames = min(clocks.sample or window.numel(), window.numel())
         return clock_readings(
             parts.clocks,
             window["policy_version"],
+            fresh,
             batch_size / parts.update_frequency,
             self.passes,
             -(-frames // clocks.minibatch_size),
@@ -202,7 +221,8 @@ class Diagnose:
         return small, small
 
     def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:
-        raw, features = self._places(window, ready)
+        states, features = self._places(window, ready)
+        raw = states
         scale = self.parts.normalizer.scale if self.config.normalize.observation else None
         if self.config.diagnostics.features == "joint":
             dist = self.parts.model.distribution
@@ -212,7 +232,8 @@ class Diagnose:
             if scale is not None:
                 scale = torch.cat([scale.flatten(), scale.new_ones(raw.shape[1] - scale.numel())])
         if self.grid is None:
-            self.grid = entropy.fit_grid(raw, scale)
+            discrete = entropy.on_few_values(entropy.flat_states(states))
+            self.grid = replace(entropy.fit_grid(raw, scale), discrete=discrete)
         side = self.grid.side
         places = self.grid.places(raw)
         self.cells = self.grid.within(places)
@@ -235,7 +256,7 @@ class Diagnose:
             readings["diag/places_per_env"] = 2.0**own / n
         # Where states repeat by nature, copies say nothing.
         if not (self.parts.model.sees or self.grid.discrete):
-            readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
+            readings["diag/duplicates"] = entropy.duplicate_fraction(states)
         if self.counts is not None and self.counts.shape == counts.shape:
             readings["diag/state_drift"] = state_drift.histogram_kl(self.counts, counts, side)
         self.counts = counts
@@ -314,6 +335,11 @@ class Diagnose:
         self.history.forget(dict.fromkeys((RETURN, SMOOTHED, LEVEL, HEIGHT), score) | kept)
         self.panel.clear()
         self.counts = None
+        self.forgot = True
+
+
+def _evaluated(readings: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in readings.items() if name.startswith("eval/")}
 
 
 _REMEMBERED = (

@@ -14,7 +14,7 @@ import torch
 import yaml
 from pydantic import ValidationError
 
-from rl_twoclocks.checks import Finding, checks
+from rl_twoclocks.checks import Check, Finding, checks, runnable, window_of
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.diagnostics import levels
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
@@ -71,14 +71,14 @@ class Report:
                 bad = [f for f in worst_first if f.urgency != "fine"]
                 for f in bad:
                     text = f"{f.urgency.upper()} {f.symptom} ({f.part}): {f.reading}"
-                    console.print(f"{text}; healthy {f.healthy}. {f.change}", highlight=False)
+                    console.print(f"{text}; healthy {f.healthy}. {f.todo}", highlight=False)
                 console.print(f"{len(worst_first) - len(bad)} further signs are fine")
             else:
                 table = Table(show_lines=False, header_style="bold")
                 for column in ("symptom", "out of step", "reading", "healthy", "urgency", "change"):
                     table.add_column(column, overflow="fold")
                 for f in worst_first:
-                    table.add_row(f.symptom, f.part, f.reading, f.healthy, f.urgency, f.change)
+                    table.add_row(f.symptom, f.part, f.reading, f.healthy, f.urgency, f.todo)
                 console.print(table)
             for alarm in self.alarms:
                 console.print(
@@ -110,11 +110,9 @@ def of_run(directory: Path) -> Report:
 
     versions = spanned(now("clock/ratio_measured") or 1.0, now("clock/staleness_min") or 0.0)
     dims = now("diag/action_dims") or 1.0
-    found = [
-        c.finding(v)
-        for c in checks(_in_force(config, now), level, versions, dims)
-        if (v := now(c.name)) is not None
-    ]
+    signs = checks(_in_force(config, now), level, versions, dims)
+    judged = [(c, c.finding(v)) for c in signs if (v := now(c.name)) is not None]
+    found = [finding for _, finding in judged] + _not_finite(signs, rows)
     if config.diagnostics.name == "off":
         found.append(
             Finding("nothing was measured", "configuration", "diagnostics=off", "default",
@@ -126,10 +124,12 @@ def of_run(directory: Path) -> Report:
                     "diagnostics=minimal", "default", "watch", "diagnostics=default")
         )  # fmt: skip
     alarms = [e for e in events if e["kind"] == "alarm"]
-    found = _crash(directory) + found + _losses(rows[-1])
+    found = _crash(directory) + found + _losses(rows[-1], config)
     if config.interventions.governor == "guard":
         found += _held(rows)
-    found += _from_alarms(alarms, rows, found)
+    said = {c.alarm for c, finding in judged if finding.urgency != "fine"}
+    parts = _EXPLAINED | {c.alarm: c.part for c in signs if c.alarm not in _EXPLAINED}
+    found += _from_alarms(alarms, rows, parts, said)
     frames, total = rows[-1]["frames"], config.total_frames
     facts = [
         f"{frames:,} of {total:,} frames, {len(rows):,} rounds on record",
@@ -169,14 +169,37 @@ def _in_force(config: Config, now: Callable[[str], float | None]) -> Config:
     return config.model_copy(update={"clocks": clocks})
 
 
-def _losses(row: dict[str, Any]) -> list[Finding]:
+def _not_finite(signs: list[Check], rows: list[dict[str, Any]]) -> list[Finding]:
+    """Signs whose newest reading overflowed or is no number: such rows hold null."""
+    newest: dict[str, Any] = {}
+    for row in rows[-ON:]:
+        newest |= row
+    return [
+        Finding(
+            sign.symptom,
+            sign.part,
+            f"{sign.name} is not finite",
+            sign.healthy,
+            "danger",
+            sign.change,
+        )
+        for sign in signs
+        if newest.get(sign.name, 0.0) is None
+    ]
+
+
+def _losses(row: dict[str, Any], config: Config) -> list[Finding]:
     """Frames that were collected and never learnt from."""
     share = (row.get("clock/dropped_frames") or 0.0) / max(row["frames"], 1)
     if share < WASTE:
         return []
+    collect = config.collect
+    change = "collect.when_full=wait"
+    if collect.when_full == "wait":
+        change = f"collect.max_staleness={2 * (collect.max_staleness or 1)}"
     return [
         Finding("frames are dropped as too old or for want of room", "clocks", f"{share:.0%} of all",
-                f"below {WASTE:.0%}", "warn", "collect.slots=2 collect.when_full=wait")
+                f"below {WASTE:.0%}", "warn", change, "or collect with fewer workers")
     ]  # fmt: skip
 
 
@@ -220,12 +243,17 @@ def stored_config(directory: Path) -> Config:
 
 
 def _finished(directory: Path, config: Config) -> bool:
-    """Whether the run has used up its budget, which may have grown since it first ended."""
+    """Whether the run has used up its budget, which may have grown since it first ended.
+
+    A rollout may have become larger than configured: that much may be left.
+    """
     try:
-        frames = json.loads((directory / "result.json").read_text())["frames"]
+        result = json.loads((directory / "result.json").read_text())
+        frames, rounds = int(result["frames"]), int(result["rounds"])
     except (OSError, ValueError, KeyError):
         return False
-    return frames + config.clocks.update_frequency > config.total_frames
+    rollout = max(config.clocks.update_frequency, frames // max(rounds, 1))
+    return frames + rollout > config.total_frames
 
 
 def _crash(directory: Path) -> list[Finding]:
@@ -236,7 +264,7 @@ def _crash(directory: Path) -> list[Finding]:
     said = path.read_text().strip().splitlines()
     return [
         Finding("the run ended with an error", "run", said[-1] if said else "unknown", "none",
-                "danger", "see error.txt; the same command goes on from the checkpoint")
+                "danger", "", "see error.txt; the same command goes on from the checkpoint")
     ]  # fmt: skip
 
 
@@ -257,8 +285,17 @@ ON = 5
 """Newest rows in which an alarm has to be on to be on still."""
 
 
-def _from_alarms(alarms: list[dict], rows: list[dict], found: list[Finding]) -> list[Finding]:
-    """What only a whole run's history shows: alarms that are on, or began in its last fifth."""
+def _from_alarms(
+    alarms: list[dict], rows: list[dict], parts: dict[str, str], said: set[str]
+) -> list[Finding]:
+    """Alarms that are on and that no other finding speaks of; those on history also from its last fifth.
+
+    Args:
+        alarms: events.
+        rows: of the metrics.
+        parts: the part of the run that each alarm watches.
+        said: alarms whose sign is out of its healthy range already.
+    """
     since = rows[-1]["frames"] * 0.8
     on = {
         key.removeprefix("alarm/") for row in rows[-ON:] for key in row if key.startswith("alarm/")
@@ -266,12 +303,16 @@ def _from_alarms(alarms: list[dict], rows: list[dict], found: list[Finding]) -> 
     result: dict[str, Finding] = {}
     for alarm in alarms:
         name = alarm["name"]
-        if name in _EXPLAINED and (alarm["frames"] >= since or name in on):
-            values = ", ".join(f"{k} {v:.3g}" for k, v in alarm["values"].items())
-            result[name] = Finding(
-                alarm["cause"], _EXPLAINED[name], values, "-", alarm["severity"], alarm["cure"]
-            )
+        late = name in _EXPLAINED and alarm["frames"] >= since
+        if (late or name in on) and name not in said:
+            values = ", ".join(f"{k} {_said(v)}" for k, v in alarm["values"].items())
+            part, cause, cure = parts.get(name, "run"), alarm["cause"], alarm["cure"]
+            result[name] = Finding(cause, part, values, "-", alarm["severity"], "", cure)
     return list(result.values())
+
+
+def _said(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
 
 
 def of_configuration(overrides: list[str]) -> Report:
@@ -286,8 +327,10 @@ def of_configuration(overrides: list[str]) -> Report:
     cap = ratio_cap(config.task.family)
     row = SAFE_TABLE.get(config.task.family)
     most = min(int(cap * c.update_frequency), row.batch_size[1] if row else c.batch_size)
-    command = f"clocks.batch_size={most // config.num_envs * config.num_envs}"
+    command = runnable(config, window_of(config, most))
     ratio, reuse = derived.clock_ratio, derived.reuse
+    # Passes over the window as it would be inside the cap.
+    allowed = MAX_REUSE / (reuse / c.update_epochs * min(1.0, cap / ratio))
     lag = predict(config)
     older = command if c.lag + c.publish_interval == 1 else "clocks.lag=0 clocks.publish_interval=1"
     published = "every round" if c.publish_interval == 1 else f"every {c.publish_interval} rounds"
@@ -298,7 +341,7 @@ def of_configuration(overrides: list[str]) -> Report:
         Finding("reuse of a frame", "clocks", f"{reuse:.3g}", f"<= {MAX_REUSE:.3g}",
                 "fine" if reuse <= MAX_REUSE else "warn",
                 "" if reuse <= MAX_REUSE
-                else f"clocks.update_epochs={max(1, int(MAX_REUSE / min(ratio, cap)))}"),
+                else f"clocks.update_epochs={max(1, int(allowed))}"),
         Finding("predicted staleness", "clocks",
                 f"mean {lag.mean:.3g}, max {lag.oldest:.3g} versions", "mean below 8",
                 "fine" if lag.mean < 8 else "warn", "" if lag.mean < 8 else older),
@@ -318,6 +361,7 @@ def of_configuration(overrides: list[str]) -> Report:
 def _memory(config: Config) -> str:
     """Predicted memory of window, parameters and states to go back to, in MB."""
     from rl_twoclocks.build import build
+    from rl_twoclocks.interventions import Snapshots
     from rl_twoclocks.safety import settle
 
     # One environment is enough to know the shapes.
@@ -338,7 +382,9 @@ def _memory(config: Config) -> str:
     bytes_each = 2 * observation + frame + 4 * (3 * action + 7)
     window = config.clocks.batch_size * bytes_each / 2**20
     learner = size * 4 * 4 / 2**20
-    kept = size * 3 * 4 * 16 / 2**20 if config.interventions.governor == "guard" else 0.0
+    rescue = config.interventions.rescue
+    states = Snapshots(rescue.every, rescue.before).room if rescue.enabled else 0
+    kept = size * 3 * 4 * states / 2**20 if config.interventions.governor == "guard" else 0.0
     return (
         f"memory: window {window:.1f} MB, {size:,} parameters with optimizer {learner:.1f} MB, "
         f"states to go back to {kept:.1f} MB ({n} environments not counted)"
@@ -373,6 +419,7 @@ def of_window(path: Path) -> Report:
         readings = clock_readings(
             parts.clocks,
             window["policy_version"],
+            min(parts.update_frequency, window.numel()),
             config.clocks.batch_size / config.clocks.update_frequency,
             config.clocks.update_epochs,
             minibatches,

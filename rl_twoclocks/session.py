@@ -76,7 +76,7 @@ class Session:
         self.loggers = make_loggers(config.logger, info)
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluators: dict[str, Evaluator] = {}
-        self.align = False
+        self.align = bool(saved and saved.get("align", False))
         self.restarts = 0
         self.watched: ActorCritic | None = None
         self.unlogged: dict[str, float] = unlogged
@@ -272,13 +272,13 @@ class Session:
         for alarm in self.diagnose.judge(readings):
             self.events.alarm(alarm, clocks)
         readings |= self.steering.readings()
-        # Rounds that are not logged must not swallow what happened in them.
-        self.unlogged |= {k: v for k, v in readings.items() if k.startswith(("alarm/", "order/"))}
+        # Rounds that are not logged must not swallow what was measured in them alone.
+        self.unlogged |= readings
         while self.events.unseen:
             self.display.message(self.events.unseen.pop(0))
         rounds = clocks.policy_version
         if rounds % self.config.logger.log_freq == 0 or last_round or evaluated:
-            self.loggers.log(self.unlogged | readings, clocks.frames)
+            self.loggers.log(self.unlogged, clocks.frames)
             self.unlogged.clear()
         self.display.update(readings, clocks.frames)
         best = evaluated and self._is_best()
@@ -384,6 +384,7 @@ class Session:
             "wall_seconds": self._wall_seconds(),
             "loggers": self.loggers.state_dict(),
             "unlogged": dict(self.unlogged),
+            "align": self.align,
             "diagnose": self.diagnose.state_dict(),
             "steering": self.steering.state_dict(),
         }

@@ -80,12 +80,13 @@ class Steering:
         self.events.note("nonfinite", str(error), self.parts.clocks)
         cure.begin(self.diagnose.history.round)
         self.rescue()
-        return replace(orders, rescue=True)
+        return cure.at_once(orders, self.config)
 
     def rescue(self) -> None:
         """Go back to before the cliff: weights, optimizer, normaliser; never clocks."""
         parts, version = self.parts, self.parts.clocks.policy_version
-        alarm = self.diagnose.panel.active.get("reward_cliff")
+        active = self.diagnose.panel.active
+        alarm = active.get("reward_cliff", active.get("collapse"))
         returned = self.diagnose.history.rounds(RETURN)
         onset = int(returned[-1]) if len(returned) else version
         if alarm is not None:

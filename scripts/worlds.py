@@ -3,8 +3,8 @@
     python scripts/worlds.py maze grasp --seeds 1 2 3
 
 Every run goes to `--runs`; finished ones are not trained again and broken-off ones go on. Each is then
-evaluated by the evaluation command on the conditions below, on seeds of its own, by the mode of the
-policy and by samples of it. One row per task, seed, condition and way of acting goes to
+evaluated by the evaluation command on the conditions below, on seeds of its own: its last policy, by
+the mode and by samples. One row per task, seed, condition and way of acting goes to
 docs/benchmarks/worlds.csv, in place of an older one of the same; rows of other runs stay.
 
 Judged by: `judged` is 1 in the rows that count, those of the way of acting that the preset evaluates
@@ -82,7 +82,12 @@ def measure(name: str, seed: int, runs: Path) -> list[dict]:
     preferred = "deterministic" if preset.eval.deterministic else "stochastic"
     rows = []
     for conditions, changed in ({AS_TRAINED: "{}"} | task.changed).items():
-        words = ["rl_twoclocks.eval", f"checkpoint={place}", f"episodes={SAMPLES}", "num_envs=50"]
+        words = [
+            "rl_twoclocks.eval",
+            f"checkpoint={result['checkpoint']}",
+            f"episodes={SAMPLES}",
+            "num_envs=50",
+        ]
         words += ["seed=1000", f"changed={changed}"]
         _python(words, place.parent / f"seed{seed}.log")
         kind = "eval" if changed == "{}" else "eval-changed"

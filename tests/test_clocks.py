@@ -17,7 +17,7 @@ def test_the_environment_clock_ticks_in_decisions_and_simulator_frames() -> None
 def test_readings_of_a_window_of_three_versions_by_hand() -> None:
     clocks = Clocks(policy_version=7, published_version=5)
     versions = torch.tensor([[4, 4, 5, 5, 7, 7], [4, 4, 5, 5, 7, 7]])
-    got = clock_readings(clocks, versions, ratio=3.0, passes=4, minibatches=6)
+    got = clock_readings(clocks, versions, fresh=4, ratio=3.0, passes=4, minibatches=6)
     assert got == pytest.approx(
         {
             "clock/ratio": 3.0,
@@ -36,15 +36,29 @@ def test_readings_of_a_window_of_three_versions_by_hand() -> None:
 
 def test_a_half_empty_window_reads_below_the_configured_ratio() -> None:
     versions = torch.tensor([[0, 0, 1, 1]])
-    got = clock_readings(Clocks(policy_version=1), versions, 4.0, 2, 1)
+    got = clock_readings(Clocks(policy_version=1), versions, 2, 4.0, 2, 1)
     assert (got["clock/ratio"], got["clock/ratio_measured"]) == (4.0, 2.0)
     assert got["clock/reuse"] == 4.0
     assert got["clock/steps_per_frame"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "versions", [[5, 4, 4, 4], [5, 5, 5, 5], [3, 3, 3, 3]], ids=["mixed", "newest", "old"]
+)
+def test_how_often_a_frame_serves_does_not_depend_on_whose_policy_collected_it(
+    versions: list[int],
+) -> None:
+    """Slices of several workers, or a policy published every fourth round: B = U all the same."""
+    window = torch.tensor(versions).repeat_interleave(8).view(4, 8)
+    got = clock_readings(Clocks(policy_version=5), window, 32, 1.0, 10, 4)
+    assert got["clock/ratio_measured"] == 1.0
+    assert got["clock/reuse"] == 10.0
+    assert got["clock/steps_per_frame"] == 40 / 32
+
+
 def test_collectors_that_stopped_receiving_policies_show_as_staleness_and_lag() -> None:
     clocks = Clocks(policy_version=9, published_version=6)
-    got = clock_readings(clocks, torch.full((2, 4), 6), 1.0, 1, 1)
+    got = clock_readings(clocks, torch.full((2, 4), 6), 8, 1.0, 1, 1)
     assert got["clock/staleness_min"] == got["clock/staleness_max"] == 3.0
     assert got["clock/publish_lag"] == 3
 

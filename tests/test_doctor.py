@@ -172,10 +172,70 @@ def test_returns_are_the_newest_and_say_where_they_come_from(tmp_path: Path) -> 
     assert "return in training, newest 100 episodes, 20, best 30" in facts
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task=hopper", "clocks=classic", "clocks.update_frequency=4096", "clocks.batch_size=40960"],
+        ["task=hopper", "clocks.update_frequency=200", "clocks.batch_size=4096",
+         "clocks.minibatch_size=2048"],
+        ["task=hopper", "clocks.update_frequency=512", "clocks.batch_size=8192", "clocks.sample=4096"],
+        ["task=hopper", "clocks.update_frequency=512", "clocks.batch_size=1024",
+         "clocks.minibatch_size=1024"],
+        ["task=tmaze", "model=recurrent", "clocks.update_frequency=256", "clocks.batch_size=768"],
+        ["task=hopper", "diagnostics.limits={kl_watch: 0}"],
+        ["task=hopper", "algo.critic_coeff=0"],
+        ["task=hopper", "num_envs=3", "clocks.batch_size=6144", "clocks.update_frequency=2046"],
+        ["task=halfcheetah", "collect=async", "clocks.batch_size=8192", "clocks.update_frequency=2048"],
+    ],
+    ids=lambda words: " ".join(words[1:]),
+)  # fmt: skip
+def test_what_is_advised_is_never_refused(words: list[str]) -> None:
+    words = [*words, "clocks.ratio.mode=observe"]
+    config = compose(words)
+    for check in checks(config, limits("calibrated", {}), versions=4.0, dims=6.0):
+        settle(compose([*words, *check.change.split()]))
+    for finding in examine(words).findings:
+        if finding.change:
+            settled, derived = settle(compose([*words, *finding.change.split()]))
+            assert (settled, derived) != settle(config), finding
+
+
+def test_a_reuse_that_is_too_high_is_mended_by_what_is_advised() -> None:
+    words = ["task=hopper", "clocks.batch_size=4096", "clocks.update_frequency=1024",
+             "clocks.sample=2048", "clocks.update_epochs=10"]  # fmt: skip
+    finding = next(f for f in examine(words).findings if f.symptom == "reuse of a frame")
+    assert finding.urgency == "warn"
+    assert settle(compose([*words, finding.change]))[1].reuse <= 12
+
+
+@pytest.mark.parametrize("name", ["first_ratio", "gradient_norm", "policy_kl", "diversity"])
+def test_an_alarm_that_is_on_is_never_called_in_step(name: str, tmp_path: Path) -> None:
+    rows = [{"frames": k, f"alarm/{name}": 3.0, "diag/kl_behaviour": 0.001} for k in range(1, 40)]
+    event = happened(name, 5, values={"max": 0.5, "usual": None}, cure="mend it.")
+    report = examine([str(written(tmp_path / "run", rows, [event]))])
+    assert report.verdict.startswith("danger")
+    found = next(f for f in report.findings if f.urgency == "danger")
+    # What is to be typed can be typed; words stand beside it.
+    assert (found.change, found.advice) == ("", "mend it.")
+    assert "not finite" in found.reading
+
+
+@pytest.mark.parametrize("name", ["diag/kl_behaviour", "diag/ess", "diag/grad_norm_max"])
+def test_a_reading_that_overflowed_is_an_emergency(name: str, tmp_path: Path) -> None:
+    rows = [{"frames": k, name: 0.01} for k in range(1, 40)] + [{"frames": 40, name: None}]
+    assert examine([str(written(tmp_path / "run", rows, []))]).verdict.startswith("danger")
+
+
+def test_minimal_diagnostics_judge_by_the_number_of_actions_too(tmp_path: Path) -> None:
+    run(tmp_path, "task=halfcheetah", "diagnostics=minimal", rounds=2)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert rows[-1]["diag/action_dims"] == 6.0
+
+
 def test_a_run_whose_budget_grew_is_not_finished(tmp_path: Path) -> None:
     place = written(tmp_path / "lr=3e-4", [{"frames": 1000}], [], "total_frames=300_000")
     for frames, state in ((299_008, ", finished"), (100_000, "not finished")):
-        (place / "result.json").write_text(json.dumps({"frames": frames}))
+        (place / "result.json").write_text(json.dumps({"frames": frames, "rounds": frames // 2048}))
         # Also where the directory looks like an override.
         assert examine([str(place)]).title.endswith(state)
 

@@ -26,7 +26,7 @@ EPISODES = "rollout/episodes"
 ENOUGH = 25
 """Episodes that tell a fall from bad luck."""
 SINCE = "since round"
-"""Value of `reward_cliff`: the round in which the fall began."""
+"""Value of `reward_cliff` and `collapse`: the round in which the fall began, or the last good one."""
 RECENT = 32
 """Newest returns by which their noise is judged."""
 LUCK = 9.0
@@ -96,7 +96,7 @@ def score_now(history: History) -> float:
     return normalised_score(history.newest(SMOOTHED), first, best) if best > first else float("nan")
 
 
-def _noise(history: History) -> float:
+def noise(history: History) -> float:
     """Three times the usual difference between the returns of two rounds, all or the newest ones."""
     steps = np.abs(np.diff(history.series(RETURN)))
     # A policy that begins to walk falls now and then: its returns differ by more than ever before.
@@ -117,7 +117,7 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     newest, best = history.newest(LEVEL), history.highest(HEIGHT)
     # A fall within the usual noise of the returns is none.
-    if best - newest < _noise(history):
+    if best - newest < noise(history):
         return None
     first = float(history.start(RETURN)[0])
     tops = np.maximum.accumulate(history.series(HEIGHT))
@@ -129,7 +129,7 @@ def cliff_alarm(history: History, limits: Limits) -> Alarm | None:
         "reward_cliff",
         "danger",
         {"return": newest, "best": best, SINCE: float(history.rounds(LEVEL)[-below])},
-        "the return fell below half of its best and did not come back;",
+        "more than half of what the return had gained is lost and has not come back;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
 
@@ -183,7 +183,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
         "reward_cliff",
         "danger",
         {"reward per frame": float(mean[-1]), "best": best, SINCE: since},
-        "the reward per frame fell below half of its best for longer than an episode;",
+        "more than half of what the reward per frame had gained is lost, for longer than an episode;",
         "go back to a checkpoint before the fall, with fewer frames per round and smaller steps.",
     )
 
@@ -194,17 +194,21 @@ def collapse_alarm(history: History, limits: Limits) -> Alarm | None:
     random = history.start(RETURN)
     if name not in history or not random.size:
         return None
-    evaluations = history.series(name)
+    evaluations, rounds = history.series(name), history.rounds(name)
     # A best score within the noise of evaluations is none to fall from.
-    noise = max(_noise(history), 2 * history.newest("eval/return_std", 0.0))
-    if history.highest(name) - float(random[0]) < noise:
+    chance = max(noise(history), 2 * history.newest("eval/return_std", 0.0))
+    if history.highest(name) - float(random[0]) < chance:
         return None
-    if not collapsed(evaluations, float(random[0]), _earlier_best(history, name)):
+    earlier = _earlier_best(history, name)
+    if not collapsed(evaluations, float(random[0]), earlier):
         return None
+    below = rounds_below(evaluations, float(random[0]), best=earlier)
+    # The fall lies behind the last evaluation that was good.
+    since = float(rounds[max(evaluations.size - below - 1, 0)])
     return Alarm(
         "collapse",
         "danger",
-        {"return": float(evaluations[-1]), "best": history.highest(name)},
-        "three evaluations in a row lie below half of the best one;",
+        {"return": float(evaluations[-1]), "best": history.highest(name), SINCE: since},
+        "in three evaluations in a row more than half of what had been gained is lost;",
         "go back to the best checkpoint and lower the step size and the clock ratio.",
     )

@@ -57,7 +57,7 @@ def ratio_alarm(history: History, limits: Limits) -> Alarm | None:
     return Alarm(
         "clock_ratio",
         "danger" if ratio >= limits.ratio_danger else "watch",
-        {"measured": ratio, "configured": history.newest("clock/ratio")},
+        {"measured": ratio, "in force": history.newest("clock/ratio")},
         "one frame serves this many policy versions: the policy clock runs ahead of the environment's;",
         "shrink the window (clocks.batch_size) or collect more per version (clocks.update_frequency).",
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.cliff import normalised_score
+from rl_twoclocks.diagnostics.cliff import noise, normalised_score
 from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
 
@@ -21,12 +19,13 @@ def deployment_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     first = history.start("rollout/return_round")
     training, changed = (history.newest(f"eval/{k}return_mean") for k in ("", "changed_"))
-    # Before anything is learnt there is no score to lose.
-    if first.size < 5 or history.highest("eval/return_mean") <= first[0]:
+    # Before anything is learnt there is no score to lose, and few returns do not show their noise.
+    if min(first.size, history.series("rollout/return_round").size) < 5:
+        return None
+    if history.highest("eval/return_mean") <= first[0]:
         return None
     score = deployment_score(training, changed, float(first[0]))
-    noise = 3 * float(np.median(np.abs(np.diff(history.series("rollout/return_round")[-32:]))))
-    if training - first[0] <= noise or score >= limits.gap:
+    if training - first[0] <= noise(history) or score >= limits.gap:
         return None
     return Alarm(
         "deployment_gap",

@@ -83,7 +83,7 @@ def gradient_alarm(history: History, limits: Limits) -> Alarm | None:
     return Alarm(
         "gradient_norm",
         "warn",
-        {"largest layer": history.newest(name), "usual": usual},
+        {"largest layer": history.newest(name)} | ({"usual": usual} if usual == usual else {}),
         "a layer's gradient stays far above healthy: stale or extreme samples dominate it;",
         "bound the gradient first (optim.max_grad_norm, optim=adam_agc), then look at the step size.",
     )

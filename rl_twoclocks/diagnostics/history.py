@@ -17,6 +17,8 @@ RETURN, SMOOTHED, LEVEL, HEIGHT = (
 )
 EPISODE = "diag/episode_rounds"
 """Longest of the newest episodes, in rounds."""
+LARGEST = 1e30
+"""What an infinite reading counts as: a divergence that has overflown raises alarms too."""
 SMOOTH, SUSTAIN = 5, 11
 """Values in the running median of the return; and in its level and height at least so many, and those of
 as many rounds as an episode takes (twice as many). One unlucky rollout is no fall; where episodes run in
@@ -44,9 +46,11 @@ class History:
         """Take the readings of the present round; a name that is missing was not measured.
 
         A round holds one value of a name: given again, before and after the steps, the last one counts.
+        What is infinite counts as very large; nan was not measured.
         """
-        for name, value in readings.items():
-            if np.isfinite(value):
+        for name, number in readings.items():
+            value = min(max(float(number), -LARGEST), LARGEST)
+            if value == value:
                 self._add(name, float(value))
                 if name == RETURN:
                     series, ago = self.series(name), self.round - self.rounds(name)

@@ -161,6 +161,6 @@ def clip_alarm(history: History, limits: Limits) -> Alarm | None:
         "clip_fraction",
         "warn",
         {"share": history.newest("train/clip_fraction"), "level": level},
-        "most frames stand at the edge of the trust region: further passes fit noise;",
+        "many frames stand at the edge of the trust region: further passes fit noise;",
         "lower clocks.update_epochs or optim.learning_rate.",
     )

@@ -64,7 +64,7 @@ def memory_alarm(history: History, limits: Limits) -> Alarm | None:
                 "warn",
                 {"MB": series[-1], "MB per round": per_round},
                 "memory grows with every round: something keeps tensors;",
-                "shorten trajectories (collect.split_trajs=true) and look for lists that only grow.",
+                "look for lists that only grow, in the environment and in wrappers.",
             )
     return None
 

@@ -54,12 +54,8 @@ class Grid:
         """Cells per axis in all."""
         return self.bins * REACH
 
-    def cells(self, observation: Tensor) -> Tensor:
-        """Cell numbers [n] (int64, row-major) of raw observations [n, ...]."""
-        return self.within(self.places(observation))
-
     def within(self, places: Tensor) -> Tensor:
-        """Cell numbers [n] of places; those beyond the histogram get cells at its edge."""
+        """Cell numbers [n] (int64, row-major) of places [n, 2]; beyond the histogram, at its edge."""
         index = (places + self.bins * (REACH - 1) // 2).clamp(0, self.side - 1)
         return index[:, 0] * self.side + index[:, 1]
 

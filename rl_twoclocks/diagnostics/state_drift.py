@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -42,31 +40,6 @@ def _merge(counts: Tensor, side: int, coarse: int) -> Tensor:
     grid[:side, :side] = counts.view(side, side).double()
     n = padded // coarse
     return grid.view(n, coarse, n, coarse).sum((1, 3)).flatten()
-
-
-def nearest_neighbour_kl(before: Tensor, after: Tensor, k: int = 5) -> float:
-    """KL(before || after) in nats between samples [n, d] and [m, d], without any grid.
-
-    The k-nearest-neighbour estimator (Wang, Kulkarni, Verdu 2009). It under-estimates in many
-    dimensions and its bias on equal distributions is some 0.05: whiten, project to at most 8
-    dimensions, and compare with the run's own usual value. May be slightly negative.
-
-    Raises:
-        ValueError: a sample has no more than k points.
-    """
-    n, m = before.shape[0], after.shape[0]
-    if n <= k or m <= k:
-        raise ValueError(f"{k} neighbours need more than {k} points, not {n} and {m}")
-    # Distances by products cancel far from the origin.
-    centre = before.double().mean(0)
-    before, after = before.double() - centre, after.double() - centre
-    # k + 1: the nearest neighbour in the own sample is the point itself.
-    own = torch.cdist(before, before).kthvalue(k + 1, dim=1).values
-    other = torch.cdist(before, after).kthvalue(k, dim=1).values
-    # Repeated points have distance 0; the floor keeps the answer defined.
-    floor = 1e-12
-    ratio = (other.clamp(min=floor) / own.clamp(min=floor)).log().mean()
-    return float(before.shape[1] * ratio) + math.log(m / (n - 1))
 
 
 def drift_alarm(history: History, limits: Limits) -> Alarm | None:

@@ -31,7 +31,8 @@ class TwoClocksCallback(BaseCallback):
         verbose: 1 prints alarms.
 
     Raises:
-        ValueError: at the first rollout, for action spaces other than Box and Discrete.
+        ValueError: at the first rollout, for action spaces other than Box and Discrete, and for
+            observations that are no single array.
     """
 
     def __init__(self, thresholds: str = "calibrated", verbose: int = 1) -> None:
@@ -42,8 +43,12 @@ class TwoClocksCallback(BaseCallback):
         self._grid: entropy.Grid | None = None
         self._counts: Tensor | None = None
         self._before: dict[str, Any] | None = None
+        self._ended: list[dict[str, float]] = []
+        self._episodes = 0
 
     def _on_step(self) -> bool:
+        """Note the episodes that end: `Monitor` puts their returns into `info`."""
+        self._ended += [info["episode"] for info in self.locals["infos"] if "episode" in info]
         return True
 
     def _on_rollout_start(self) -> None:
@@ -69,9 +74,15 @@ class TwoClocksCallback(BaseCallback):
     def _on_rollout_end(self) -> None:
         """Measure the rollout that the next update learns from."""
         buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
+        if isinstance(buffer.observations, dict):
+            raise ValueError(
+                "observations are a Dict: one array is supported, as of FlattenObservation"
+            )
         raw = torch.as_tensor(buffer.observations).flatten(0, 1)
         if self._grid is None:
-            scale = 1 / (raw.float().flatten(1).std(0) + 1e-8)
+            deviation = raw.float().flatten(1).std(0)
+            # What does not vary at first has no size to be brought to.
+            scale = torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 1.0)
             self._grid = entropy.fit_grid(raw, scale)
         side = self._grid.side
         places = self._grid.places(raw)
@@ -82,16 +93,22 @@ class TwoClocksCallback(BaseCallback):
             "diag/rollout_entropy": bits,
             "diag/rollout_entropy_own_range": own,
             "diag/entropy_share": own / float(np.log2(min(len(raw), 2500))),
-            "diag/duplicates": entropy.duplicate_fraction(raw),
             "clock/ratio_measured": 1.0,
             "clock/staleness_min": 0.0,
         }
+        # Where states repeat by nature, copies say nothing.
+        if not (self._grid.discrete or raw.dtype == torch.uint8):
+            readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
         if self._counts is not None:
             readings["diag/state_drift"] = histogram_kl(self._counts, counts, side)
         self._counts = counts
-        if self.model.ep_info_buffer:
-            returns = [info["r"] for info in self.model.ep_info_buffer]
-            readings["rollout/return_round"] = float(np.mean(returns[-10:]))
+        if self._ended:
+            self._episodes += len(self._ended)
+            readings["rollout/return_round"] = float(np.mean([info["r"] for info in self._ended]))
+            longest = max(info["l"] for info in self._ended)
+            readings["diag/episode_rounds"] = longest / buffer.buffer_size
+            self._ended = []
+        readings["rollout/episodes"] = float(self._episodes)
         self._take(readings)
         observation = buffer.observations.reshape(-1, *buffer.observations.shape[2:])
         actions = torch.as_tensor(buffer.actions).flatten(0, 1)

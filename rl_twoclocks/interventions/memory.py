@@ -1,4 +1,4 @@
-"""Memory cure: give back what nobody holds, and shorten what is held."""
+"""Memory cure: give back what nobody holds."""
 
 from __future__ import annotations
 

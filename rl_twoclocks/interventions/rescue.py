@@ -9,13 +9,14 @@ bonus keeps the policy wide enough to learn.
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from dataclasses import replace
 from typing import Any
 
 from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.interventions.cure import Remembering, View
-from rl_twoclocks.interventions.orders import Change
+from rl_twoclocks.interventions.orders import Change, Orders
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 STILL = 0.05
@@ -45,6 +46,17 @@ class Rescue(Remembering):
         self.count += 1
         self.last = now
 
+    def _clocks(self, config: Config) -> tuple[int, int]:
+        """B and U after the rescues so far."""
+        return shrunk(config, self.config.shrink**self.count, self.count)
+
+    def at_once(self, orders: Orders, config: Config) -> Orders:
+        """A round's orders with a rescue that began when they had been given."""
+        if self.config.shrink == self.config.step == 1.0:
+            return replace(orders, rescue=True)
+        batch, frequency = self._clocks(config)
+        return replace(orders, rescue=True, batch_size=batch, update_frequency=frequency)
+
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
@@ -64,7 +76,7 @@ class Rescue(Remembering):
                 if rescue
                 else None
             )
-        batch, frequency = shrunk(view.config, self.config.shrink**self.count, self.count)
+        batch, frequency = self._clocks(view.config)
         scale, steps = self.config.step**self.count, view.config.interventions.step
         fields: dict[str, Any] = {
             "rescue": rescue,
@@ -116,7 +128,8 @@ class Snapshots:
     def __init__(self, every: int, before: int) -> None:
         """Keep one per `every` rounds, enough to look `before` rounds behind a long cliff."""
         self.every = every
-        self.kept: deque[dict[str, Any]] = deque(maxlen=max(4, 8 * before // every))
+        self.room = max(4, 8 * before // every)
+        self.kept: list[dict[str, Any]] = []
 
     def offer(self, state: dict[str, Any], version: int, score: float, sound: bool) -> None:
         """Keep the state of a round.
@@ -124,16 +137,18 @@ class Snapshots:
         Args:
             state: what to go back to.
             version: of the policy.
-            score: the smoothed return then.
+            score: the level of the return then; -inf before the first episode has ended.
             sound: whether no alarm of severity danger was on.
         """
         row = {"version": version, "score": score, "state": state, "sound": sound}
-        if not sound and len(self.kept) == self.kept.maxlen:
-            # A long illness must not push out the last states from before it.
-            sick = next((i for i, s in enumerate(self.kept) if not s["sound"]), None)
-            if sick is None:
+        if len(self.kept) == self.room:
+            best = max(self.kept, key=lambda s: (s["sound"], s["score"], s["version"]))
+            # A long illness must not push out the last states from before it, and whatever comes after
+            # the best one must not push that out: some falls are noticed late.
+            gone = next((s for s in self.kept if (sound or not s["sound"]) and s is not best), None)
+            if gone is None:
                 return
-            del self.kept[sick]
+            self.kept = [s for s in self.kept if s is not gone]
         self.kept.append(row)
 
     def due(self, version: int) -> bool:
@@ -150,7 +165,10 @@ class Snapshots:
         old = [s for s in old if s["sound"]] or old
         if not old:
             return self.kept[0] if self.kept else None
-        scores = [s["score"] for s in old]
+        scores = [s["score"] for s in old if math.isfinite(s["score"])]
+        if not scores:
+            # No episode had ended yet: the newest has learnt most.
+            return old[-1]
         near = max(scores) - CLOSE * (max(scores) - min(scores))
         return next(s for s in old if s["score"] >= near)
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_twoclocks.record.jsonl import keep_rows, read_metrics
+from rl_twoclocks.record.jsonl import keep_rows, plain, read_metrics
 
 if TYPE_CHECKING:
     from rl_twoclocks.clocks import Clocks
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Events:
     """Appends events, and keeps those that nobody has been shown yet.
 
-    Every row has `frames`, `round` (policy version), `kind` (alarm, order, rescue), `name` and `text`.
-    Alarms have `severity`, `values`, `cause` and `cure` too; orders have `why` and `given` (false
-    where the governor only says what it would do).
+    Every row has `frames`, `round` (policy version), `kind` (alarm, order, rescue, nonfinite, restart),
+    `name` and `text`. Alarms have `severity`, `values` (null where not finite), `cause` and `cure` too;
+    orders have `why` and `given` (false where the governor only says what it would do).
     """
 
     def __init__(self, directory: Path, frames: int) -> None:
@@ -31,7 +31,7 @@ class Events:
 
     def alarm(self, alarm: Alarm, clocks: Clocks) -> None:
         """Write an alarm that began or grew worse."""
-        values = {name: float(value) for name, value in alarm.values.items()}
+        values = {name: plain(value) for name, value in alarm.values.items()}
         row: dict[str, Any] = {"severity": alarm.severity, "values": values}
         row |= {"cause": alarm.cause.rstrip(";"), "cure": alarm.cure}
         self._write("alarm", alarm.name, str(alarm), clocks, row)
@@ -49,7 +49,7 @@ class Events:
 
     def _write(self, kind: str, name: str, text: str, clocks: Clocks, more: dict[str, Any]) -> None:
         row = {"frames": clocks.frames, "round": clocks.policy_version, "kind": kind, "name": name}
-        self._file.write(json.dumps(row | {"text": text} | more) + "\n")
+        self._file.write(json.dumps(row | {"text": text} | more, allow_nan=False) + "\n")
         self._file.flush()
         self.unseen.append(text)
 

@@ -30,7 +30,7 @@ class JsonlLogger:
 
     def log(self, metrics: Mapping[str, float], frames: int) -> None:
         """Append one row, `frames` environment frames into the run."""
-        row = {"frames": frames, **{name: _plain(value) for name, value in metrics.items()}}
+        row = {"frames": frames, **{name: plain(value) for name, value in metrics.items()}}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
 
@@ -89,7 +89,7 @@ def _lines(path: Path, strict: bool = True) -> Iterator[tuple[str, dict[str, Any
         yield line, row
 
 
-def _plain(value: float) -> float | None:
+def plain(value: float) -> float | None:
     """Return a number that JSON can hold: integers stay exact, NaN and infinity become None."""
     number = value if isinstance(value, int) else float(value)
     return number if math.isfinite(number) else None

@@ -129,7 +129,7 @@ def _rows(caption: str, shown: Sequence[Finding]) -> str:
             escape(f.part),
             escape(f.reading),
             escape(f.healthy),
-            command(f.change),
+            todo(f),
         ]
         for f in shown
     ]
@@ -137,13 +137,10 @@ def _rows(caption: str, shown: Sequence[Finding]) -> str:
     return table(caption, columns, rows)
 
 
-def command(change: str) -> str:
-    """Overrides as something to copy; other advice as it is."""
-    if not change:
-        return "-"
-    if all("=" in word for word in change.split()):
-        return f'<code class="copy">{escape(change)}</code>'
-    return escape(change)
+def todo(finding: Finding) -> str:
+    """Overrides as something to copy, and advice."""
+    typed = f'<code class="copy">{escape(finding.change)}</code>' if finding.change else ""
+    return " ".join(part for part in (typed, escape(finding.advice)) if part) or "-"
 
 
 def summary(runs: Sequence[Run]) -> str:

@@ -44,7 +44,7 @@ def test_ratio_alarm_follows_the_zones_of_the_specification(ratio: float, severi
     alarm = ratio_alarm(recorded(series), CALIBRATED)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("clock_ratio", severity)
-    assert alarm.values == {"measured": ratio, "configured": 4.0}
+    assert alarm.values == {"measured": ratio, "in force": 4.0}
 
 
 @pytest.mark.parametrize("ratio", [1, 4, 9.99])

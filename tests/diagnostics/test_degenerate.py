@@ -33,7 +33,7 @@ from rl_twoclocks.diagnostics.rollout_entropy import (
     principal_axes,
 )
 from rl_twoclocks.diagnostics.score import score_readings
-from rl_twoclocks.diagnostics.state_drift import histogram_kl, nearest_neighbour_kl
+from rl_twoclocks.diagnostics.state_drift import histogram_kl
 from rl_twoclocks.distributions import Categorical, Distribution, Gaussian, Params
 from tests.diagnostics.histories import recorded
 
@@ -94,7 +94,7 @@ def check_readings_of_states(states: Tensor) -> None:
     assert 0 <= own <= math.log2(n) + 1e-9
     assert int(counts.sum()) == int(torch.isfinite(states.view(n, -1)).all(1).sum())
     grid = fit_grid(states)
-    bits, fixed = entropy_in_cells(grid.cells(states), grid.side**2)
+    bits, fixed = entropy_in_cells(grid.within(grid.places(states)), grid.side**2)
     assert 0 <= bits <= math.log2(n) + 1e-9
     assert int(fixed.sum()) == n
     assert int(coarse_map(fixed, grid.side).sum()) == n
@@ -117,8 +117,8 @@ def test_constant_rollouts_have_no_entropy_by_their_own_range(
 def test_constant_rollouts_share_one_cell_of_the_grid(frames: int, value: float) -> None:
     states = torch.full((frames, 17), value)
     grid = fit_grid(states)
-    assert grid.cells(states).unique().numel() == 1
-    assert entropy_in_cells(grid.cells(states), grid.side**2)[0] == 0.0
+    assert grid.within(grid.places(states)).unique().numel() == 1
+    assert entropy_in_cells(grid.within(grid.places(states)), grid.side**2)[0] == 0.0
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -131,7 +131,7 @@ def test_any_constant_rollout_has_no_bits_on_its_grid(
         return
     states = (size * normal(*shape, seed=seed)[:1]).expand(shape)
     grid = fit_grid(states)
-    assert entropy_in_cells(grid.cells(states), grid.side**2)[0] == 0.0
+    assert entropy_in_cells(grid.within(grid.places(states)), grid.side**2)[0] == 0.0
 
 
 @pytest.mark.parametrize("frames", [64, 1000])
@@ -139,13 +139,13 @@ def test_a_freeze_later_has_no_bits_on_the_grid_of_a_healthy_start(frames: int) 
     grid = fit_grid(normal(frames, 17))
     for seed in range(5):
         frozen = (3 * normal(1, 17, seed=seed)).expand(frames, 17)
-        assert entropy_in_cells(grid.cells(frozen), grid.side**2)[0] == 0.0
+        assert entropy_in_cells(grid.within(grid.places(frozen)), grid.side**2)[0] == 0.0
 
 
 def test_a_grid_fitted_to_constant_states_tells_later_ones_apart() -> None:
     grid = fit_grid(torch.ones(100, 4))
     later = torch.ones(100, 4) + 5 * normal(100, 4)
-    assert grid.cells(later).unique().numel() > 10
+    assert grid.within(grid.places(later)).unique().numel() > 10
 
 
 def test_rollouts_of_rank_one_occupy_one_row_of_cells() -> None:
@@ -179,7 +179,7 @@ def test_frames_that_are_not_finite_do_not_change_the_entropy_of_the_others(valu
 def test_empty_rollouts_are_refused_in_plain_words(shape: tuple[int, ...]) -> None:
     empty = torch.zeros(shape)
     grid = fit_grid(torch.zeros(3, *shape[1:]))
-    for measure in (entropy_by_own_range, fit_grid, duplicate_fraction, grid.cells):
+    for measure in (entropy_by_own_range, fit_grid, duplicate_fraction, grid.places):
         with pytest.raises(ValueError, match="no frames"):
             measure(empty)
 
@@ -202,7 +202,7 @@ def test_states_of_every_type_are_measured(dtype: torch.dtype) -> None:
     states = (normal(64, 30) > 0).to(dtype)
     grid = fit_grid(states)
     assert entropy_by_own_range(states)[0] > 4
-    assert entropy_in_cells(grid.cells(states), grid.side**2)[0] > 4
+    assert entropy_in_cells(grid.within(grid.places(states)), grid.side**2)[0] > 4
     assert duplicate_fraction(states) == 0.0
 
 
@@ -211,9 +211,9 @@ def test_images_tell_a_contraction_and_a_freeze_from_health(seed: int) -> None:
     states = normal(64, PIXELS, seed=seed)
     grid = fit_grid(states)
     side = grid.side**2
-    healthy = entropy_in_cells(grid.cells(states), side)[0]
-    contracted = entropy_in_cells(grid.cells(0.1 * states), side)[0]
-    frozen = entropy_in_cells(grid.cells(states[:1].expand(64, -1)), side)[0]
+    healthy = entropy_in_cells(grid.within(grid.places(states)), side)[0]
+    contracted = entropy_in_cells(grid.within(grid.places(0.1 * states)), side)[0]
+    frozen = entropy_in_cells(grid.within(grid.places(states[:1].expand(64, -1))), side)[0]
     assert healthy > contracted + 2
     assert frozen == 0.0
 
@@ -305,15 +305,6 @@ def test_readings_of_features_are_within_their_bounds(n: int, units: int, seed: 
     assert (0 if n == 1 else 1) <= feature_rank(features) <= min(n - 1 or 1, units)
     assert dead_fraction([features * 0, features * 0 + 1]) == 1.0
     assert feature_rank(features * 0) == 0
-
-
-@pytest.mark.parametrize("n", [6, 50])
-@pytest.mark.parametrize("d", [1, 8, PIXELS])
-@pytest.mark.parametrize("kind", ["healthy", "constant", "two poses"])
-def test_nearest_neighbour_kl_is_defined_for_repeated_points(n: int, d: int, kind: str) -> None:
-    before, after = rollout(kind, (n, d), 0), rollout(kind, (n, d), 1)
-    assert math.isfinite(nearest_neighbour_kl(before, after))
-    assert math.isfinite(nearest_neighbour_kl(before, before))
 
 
 @pytest.mark.parametrize("n", [1, 2, 64])

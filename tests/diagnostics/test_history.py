@@ -9,6 +9,9 @@ import torch
 
 from rl_twoclocks.diagnostics import History
 from rl_twoclocks.diagnostics.history import EPISODE, KEEP, LEVEL, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.limits import CALIBRATED
+from rl_twoclocks.diagnostics.panel import RULES, Rule
+from rl_twoclocks.diagnostics.policy_shift import kl_alarm
 from tests.diagnostics.histories import recorded
 
 
@@ -57,12 +60,39 @@ def test_a_name_is_in_the_history_only_in_the_round_of_its_measurement() -> None
     assert history.newest("x") == 1.0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_count_as_not_measured(value: float) -> None:
-    history = recorded({"x": [1.0, value]})
+def test_what_is_no_number_counts_as_not_measured() -> None:
+    history = recorded({"x": [1.0, math.nan]})
     assert "x" not in history
     assert history.series("x").tolist() == [1.0]
     assert history.highest("x") == 1.0
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_what_is_infinite_counts_as_very_large(value: float) -> None:
+    history = recorded({"x": [1.0, value, value]})
+    assert "x" in history
+    assert history.all_beyond("x", math.copysign(1e20, value), 2, below=value < 0)
+    assert math.isfinite(history.newest("x"))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_no_rule_stumbles_over_what_is_infinite(rule: Rule) -> None:
+    names = [
+        "diag/kl_behaviour", "diag/ess", "train/clip_fraction", "diag/grad_norm_max",
+        "diag/grad_participation", "diag/grad_condition", "diag/score_residual",
+        "diag/baseline_leak", "diag/entropy_share", "diag/duplicates", "diag/state_drift",
+        "diag/explained_variance", "diag/critic_loss_first_pass", "clock/ratio_measured",
+        "clock/staleness_min", "clock/publish_lag", "time/memory_host", "diag/dead_units",
+    ]  # fmt: skip
+    for value in (math.inf, -math.inf, math.nan):
+        rule(recorded(dict.fromkeys(names, [1.0] * 40 + [value] * 4)), CALIBRATED)
+
+
+def test_a_divergence_that_overflows_raises_its_alarm() -> None:
+    series = {"diag/kl_behaviour": [0.01] * 8 + [math.inf] * 2}
+    alarm = kl_alarm(recorded(series), CALIBRATED)
+    assert alarm is not None
+    assert alarm.severity == "danger"
 
 
 def test_the_highest_value_outlives_the_newest_ones() -> None:

@@ -129,19 +129,23 @@ def test_grid_gives_frames_beyond_the_first_range_cells_of_their_own() -> None:
     grid = fit_grid(states)
     moved = states + torch.tensor([4.1, 0.0])
     assert bits_on(grid, moved) == pytest.approx(bits_on(grid, states), abs=0.2)
-    assert not set(grid.cells(moved).tolist()) & set(grid.cells(states).tolist())
+    assert not set(grid.within(grid.places(moved)).tolist()) & set(
+        grid.within(grid.places(states)).tolist()
+    )
 
 
 def test_grid_puts_frames_far_beyond_its_reach_into_its_edge() -> None:
     grid = fit_grid(uniform(5000))
-    far = grid.cells(uniform(500, seed=1) + 100.0 * (grid.axes[:, 0] + grid.axes[:, 1]))
+    far = grid.within(
+        grid.places(uniform(500, seed=1) + 100.0 * (grid.axes[:, 0] + grid.axes[:, 1]))
+    )
     assert set(far.tolist()) == {grid.side**2 - 1}
 
 
 def test_states_that_spread_far_beyond_the_first_ones_have_not_contracted() -> None:
     grid = fit_grid(0.01 * uniform(5000))
     spread = uniform(5000, seed=1)
-    assert grid.cells(spread).bincount().max() > 1000
+    assert grid.within(grid.places(spread)).bincount().max() > 1000
     assert bits_on(grid, spread) > bits_on(grid, 0.01 * spread) > 10
 
 
@@ -161,7 +165,13 @@ def test_grid_cells_are_row_major_and_centred_on_the_first_range() -> None:
     )
     assert grid.side == 12
     points = torch.tensor([[0.5, 0.5], [1.5, 0.5], [0.5, 3.5], [-0.5, 0.5], [-99.0, 99.0]])
-    assert grid.cells(points).tolist() == [4 * 12 + 4, 5 * 12 + 4, 4 * 12 + 7, 3 * 12 + 4, 11]
+    assert grid.within(grid.places(points)).tolist() == [
+        4 * 12 + 4,
+        5 * 12 + 4,
+        4 * 12 + 7,
+        3 * 12 + 4,
+        11,
+    ]
 
 
 def test_grid_applies_the_normalisers_scale() -> None:
@@ -169,7 +179,7 @@ def test_grid_applies_the_normalisers_scale() -> None:
     raw = states / scale
     scaled, plain = fit_grid(raw, scale), fit_grid(states)
     torch.testing.assert_close(scaled.width, plain.width)
-    same = (scaled.cells(raw) == plain.cells(states)).float().mean()
+    same = (scaled.places(raw) == plain.places(states)).float().mean()
     assert float(same) > 0.99
 
 
@@ -189,16 +199,16 @@ def test_grid_puts_frames_that_are_not_finite_at_a_defined_cell(value: float, sc
     grid = fit_grid(states)
     dirty = states.clone()
     dirty[::3, 2] = value
-    cells = grid.cells(dirty)
-    assert torch.equal(cells, grid.cells(dirty))
+    cells = grid.within(grid.places(dirty))
+    assert torch.equal(cells, grid.within(grid.places(dirty)))
     assert int(cells.min()) >= 0
     assert int(cells.max()) < grid.side**2
     finite = torch.isfinite(dirty).all(1)
-    assert torch.equal(cells[finite], grid.cells(states)[finite])
+    assert torch.equal(cells[finite], grid.within(grid.places(states))[finite])
     # One cell for all of them; for those that are no numbers it is that of the mean.
     assert cells[~finite].unique().numel() == 1
     if math.isnan(value):
-        middle = grid.cells(grid.shift.float()[None])
+        middle = grid.within(grid.places(grid.shift.float()[None]))
         assert cells[~finite].unique().tolist() == middle.tolist()
 
 
@@ -221,7 +231,10 @@ def test_grid_survives_its_state_dict() -> None:
     states = normal(300, 5)
     grid = fit_grid(states, torch.full((5,), 2.0))
     again = Grid.from_state(grid.state_dict())
-    assert torch.equal(again.cells(normal(300, 5, seed=1)), grid.cells(normal(300, 5, seed=1)))
+    assert torch.equal(
+        again.within(again.places(normal(300, 5, seed=1))),
+        grid.within(grid.places(normal(300, 5, seed=1))),
+    )
     assert again.bins == grid.bins
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.diagnostics import CALIBRATED
-from rl_twoclocks.diagnostics.state_drift import drift_alarm, histogram_kl, nearest_neighbour_kl
+from rl_twoclocks.diagnostics.state_drift import drift_alarm, histogram_kl
 from tests.diagnostics.histories import recorded
 
 
@@ -66,57 +66,6 @@ def test_histogram_kl_approaches_the_kl_of_shifted_gaussians() -> None:
     before, after = normal(100_000, 2, 0), normal(100_000, 2, 1) + torch.tensor([0.5, 0.0])
     kl = histogram_kl(counts_of(before, 100), counts_of(after, 100), side=100, coarse=4)
     assert kl == pytest.approx(0.5**2 / 2, abs=0.02)
-
-
-def test_nearest_neighbour_kl_of_three_and_four_points_by_hand() -> None:
-    before, after = (
-        torch.tensor([[0.0], [1.0], [3.0]]),
-        torch.tensor([[0.5], [10.0], [20.0], [30.0]]),
-    )
-    distances = math.log(0.5 / 1) + math.log(0.5 / 1) + math.log(2.5 / 2)
-    expected = distances / 3 + math.log(4 / 2)
-    assert nearest_neighbour_kl(before, after, k=1) == pytest.approx(expected, rel=1e-5)
-
-
-def test_nearest_neighbour_kl_of_gaussians_shifted_by_0_3_in_both_dimensions_is_0_09() -> None:
-    estimates = [
-        nearest_neighbour_kl(normal(800, 2, seed), normal(800, 2, seed + 100) + 0.3)
-        for seed in range(5)
-    ]
-    assert sum(estimates) / len(estimates) == pytest.approx(0.09, abs=0.03)
-
-
-def test_nearest_neighbour_kl_of_one_distribution_is_about_zero() -> None:
-    estimates = [
-        nearest_neighbour_kl(normal(800, 2, seed), normal(800, 2, seed + 100)) for seed in range(5)
-    ]
-    assert sum(estimates) / len(estimates) == pytest.approx(0.0, abs=0.05)
-
-
-@pytest.mark.parametrize(("n", "m"), [(1500, 700), (700, 1500)])
-def test_nearest_neighbour_kl_takes_samples_of_different_size_and_scale(n: int, m: int) -> None:
-    expected = 2 * (math.log(2) + 1 / 8 - 1 / 2)
-    kl = nearest_neighbour_kl(normal(n, 2, 0), 2 * normal(m, 2, 1))
-    assert kl == pytest.approx(expected, abs=0.15)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("far", [1.0, 1024.0, 8192.0])
-def test_nearest_neighbour_kl_does_not_depend_on_where_the_states_lie(
-    far: float, dtype: torch.dtype
-) -> None:
-    # Multiples of 1/256: adding the offset rounds nothing.
-    before, after = (((256 * normal(400, 3, seed)).round() / 256).to(dtype) for seed in (0, 1))
-    after = after * 2
-    near = nearest_neighbour_kl(before, after)
-    moved = nearest_neighbour_kl(before + far, after + far)
-    assert moved == pytest.approx(near, abs=1e-6)
-
-
-@pytest.mark.parametrize(("n", "m"), [(0, 50), (5, 50), (50, 5), (50, 4), (50, 0)])
-def test_nearest_neighbour_kl_refuses_too_few_points(n: int, m: int) -> None:
-    with pytest.raises(ValueError, match=f"not {n} and {m}"):
-        nearest_neighbour_kl(normal(n, 2, 0), normal(m, 2, 1), k=5)
 
 
 def test_drift_alarm_after_two_rounds_beyond_its_level() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -174,6 +176,48 @@ def test_sixteen_states_are_kept_and_the_oldest_go() -> None:
     snapshots = filled({k: 0.0 for k in range(5, 201, 5)})
     assert versions(snapshots) == list(range(125, 201, 5))
     assert [k for k in range(1, 12) if snapshots.due(k)] == [5, 10]
+
+
+@pytest.mark.parametrize("later", [40, 400])
+def test_the_best_sound_state_is_kept_however_late_a_fall_is_noticed(later: int) -> None:
+    scores = {5: 1.0, 10: 50.0, 15: 100.0} | dict.fromkeys(range(20, 20 + 5 * later, 5), 10.0)
+    snapshots = filled(scores)
+    assert versions(snapshots)[0] == 15
+    assert len(versions(snapshots)) == 16
+    found = snapshots.before(17)
+    assert found is not None
+    assert found["version"] == 15
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ({5: -math.inf, 10: 1.0, 15: 50.0, 20: 100.0, 25: 100.0}, 20),
+        ({5: -math.inf, 10: -math.inf}, 10),
+        ({5: -math.inf}, 5),
+        ({5: -math.inf, 10: 3.0}, 10),
+    ],
+)
+def test_states_of_unknown_score_are_gone_back_to_only_where_there_is_no_other(
+    scores: dict[int, float], chosen: int
+) -> None:
+    found = filled(scores).before(30)
+    assert found is not None
+    assert found["version"] == chosen
+
+
+def test_a_rescue_between_two_decisions_slows_the_next_rollout_already() -> None:
+    cure, seen = Rescue(RescueConfig()), view(round=5)
+    cure.begin(5)
+    orders = cure.at_once(seen.orders, seen.config)
+    assert orders.rescue
+    later = cure.propose(view(round=6))
+    assert later is not None
+    assert orders.batch_size == later.fields["batch_size"]
+    assert orders.update_frequency == later.fields["update_frequency"]
+    alone = Rescue(RescueConfig(shrink=1.0, step=1.0))
+    alone.begin(5)
+    assert alone.at_once(seen.orders, seen.config) == replace(seen.orders, rescue=True)
 
 
 def test_of_the_states_close_to_the_best_before_the_cliff_the_earliest_is_chosen() -> None:
