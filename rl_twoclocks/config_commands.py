@@ -23,7 +23,7 @@ class EvalCommandConfig(Group):
     changed: dict[str, Any] = Field(default={})
     """Keyword arguments of the task that differ from those of training."""
     video: bool = False
-    """Write an MP4 of one episode of the deterministic policy, without a display."""
+    """Write an MP4 of the first episode, without a display, acting as in the run's evaluations."""
     video_path: str | None = None
     """Where to; null: beside the checkpoint."""
 

@@ -27,6 +27,10 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
         CheckpointError: there is no such checkpoint, or it is incomplete.
         ConfigError: its environment cannot be made here.
     """
+    from rl_twoclocks.record.video import without_display
+
+    if command.video:
+        without_display()
     from rl_twoclocks import state
     from rl_twoclocks.record import checkpoint
     from rl_twoclocks.rundir import write_text
@@ -38,8 +42,9 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     results: dict[str, Any] = {"checkpoint": str(path), "frames": saved["clocks"]["frames"]}
     if command.changed:
         results["changed"] = command.changed
+    config = _asked(command, config)
     for kind in ("deterministic", "stochastic"):
-        evaluation = _evaluate(command, config, saved, deterministic=kind == "deterministic")
+        evaluation = _evaluate(config, saved, deterministic=kind == "deterministic")
         results[kind] = evaluation.readings() | {"returns": evaluation.returns}
         mean, std = evaluation.mean, results[kind]["eval/return_std"]
         print(f"{kind:<14} {mean:.2f} +- {std:.2f} over {len(evaluation.returns)} episodes")
@@ -51,7 +56,8 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     if command.video:
         from rl_twoclocks.record.video import record_episode
 
-        target = Path(command.video_path or path.with_suffix(".mp4"))
+        name = f"{path.stem}-changed.mp4" if command.changed else f"{path.stem}.mp4"
+        target = Path(command.video_path or path.with_name(name))
         frames = record_episode(config, saved, target)
         print(f"{'video':<14} {target} ({frames} frames)")
     return results["deterministic"]["eval/return_mean"]
@@ -75,21 +81,23 @@ def find(path: Path) -> Path:
     return listed[-1]
 
 
-def _evaluate(
-    command: EvalCommandConfig, config: Config, saved: dict[str, Any], deterministic: bool
-) -> Any:
-    from rl_twoclocks.evaluate import Evaluator, under_changed_conditions
-    from rl_twoclocks.state import learned
-
-    seed = config.eval.seed if command.seed is None else command.seed
+def _asked(command: EvalCommandConfig, config: Config) -> Config:
+    """A run's configuration with the evaluation that the command asks for."""
     changes = {
         "episodes": command.episodes,
         "num_envs": command.num_envs,
-        "deterministic": deterministic,
-        "seed": seed,
+        "seed": config.eval.seed if command.seed is None else command.seed,
         "changed": command.changed,
     }
-    config = config.model_copy(update={"eval": config.eval.model_copy(update=changes)})
+    return config.model_copy(update={"eval": config.eval.model_copy(update=changes)})
+
+
+def _evaluate(config: Config, saved: dict[str, Any], deterministic: bool) -> Any:
+    from rl_twoclocks.evaluate import Evaluator, under_changed_conditions
+    from rl_twoclocks.state import learned
+
+    acting = config.eval.model_copy(update={"deterministic": deterministic})
+    config = config.model_copy(update={"eval": acting})
     evaluator = Evaluator(under_changed_conditions(config))
     try:
         return evaluator(*learned(config, evaluator.policy, saved))

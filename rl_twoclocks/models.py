@@ -180,9 +180,10 @@ def _trunk(shape: torch.Size, config: ModelConfig, generator: torch.Generator) -
     if not config.hidden:
         raise ConfigError("model.convolutions needs a layer in model.hidden, e.g. [512]")
     if len(shape) != 3:
+        other = "task.frame_stack=4" if len(shape) == 2 else "model=mlp"
         raise ConfigError(
             f"model={config.name} is for images of three dimensions, and observations are "
-            f"{list(shape)}: write model=mlp"
+            f"{list(shape)}: write {other}"
         )
     channels_last = shape[-1] < shape[0]
     channels, *size = (shape[-1], *shape[:-1]) if channels_last else shape

@@ -153,6 +153,11 @@ def _check(config: Config) -> None:
 
 def _check_workers(config: Config) -> None:
     collect, n, c = config.collect, config.num_envs, config.clocks
+    if collect.backend == "native" and collect.name in ("envpool", "processes"):
+        raise ConfigError(
+            f"task={config.task.name} is stepped as one batch of arrays: leave "
+            f"collect={collect.name} out"
+        )
     if config.diagnostics.name in ("off", "minimal"):
         for key in ("publish_kl", "align_kl"):
             if getattr(c, key) is not None:

@@ -3,8 +3,9 @@
     python scripts/atari_returns.py --frames 1_000_000 --seeds 1 2 3
 
 Both have the settings of `scripts/atari_speed.py`: PPO's paper on Atari, 8 environments x 128 decisions,
-3 passes, minibatches of 256, rates and clip range falling linearly to 0. Both are evaluated alike: the
-last policy, actions sampled, `--episodes` whole games on seeds of their own, raw scores.
+3 passes, minibatches of 256, rates and clip range falling linearly (ours to a thousandth, theirs to 0).
+Judged is the last policy, actions sampled, `--episodes` whole games on seeds of their own, raw scores;
+each on the wrappers that it was trained with.
 
 One row per contender and seed goes to `--out`: mean and deviation of the games, and the wall time of
 training. Rows that are there already are kept and not run again. A time limit would let the faster one
@@ -19,9 +20,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import rows as kept
 import torch
-from torch import Tensor
 
 import rl_twoclocks
 from rl_twoclocks.collect import BehaviourPolicy
@@ -32,9 +33,10 @@ from rl_twoclocks.record import checkpoint
 from rl_twoclocks.seeding import env_seeds
 from rl_twoclocks.state import learned
 
-RUN = ("game", "contender", "seed", "frames")
+RUN = ("game", "contender", "seed", "frames", "games", "overrides")
 """What a row is known by."""
-Act = Callable[[Tensor], Tensor]
+Played = tuple[list[float], float]
+"""Scores of whole games, and seconds of training."""
 
 
 def configuration(args: argparse.Namespace, seed: int) -> Config:
@@ -45,24 +47,29 @@ def configuration(args: argparse.Namespace, seed: int) -> Config:
     return rl_twoclocks.compose(words)
 
 
-def ours(args: argparse.Namespace, seed: int) -> Act:
-    """Train, or go on with, this project's run; return how its last policy acts."""
+def ours(args: argparse.Namespace, seed: int) -> Played:
+    """Train, or go on with, this project's run, and play."""
     config = configuration(args, seed)
     result = rl_twoclocks.train(config)
     saved = checkpoint.load(Path(str(result.checkpoint)))
-    env = make_env(config.task, CollectConfig(), 1, [0])
+    n = min(args.episodes, 10)
+    seeds = env_seeds(seed, "evaluation", n)
+    env = make_env(for_evaluation(config.task), CollectConfig(), n, seeds)
     policy = BehaviourPolicy.fresh(config, env, torch.Generator().manual_seed(seed))
-    env.close()
     policy.publish(*learned(config, policy, saved), version=0)
-    return lambda observation: policy.act(observation)[0]
+    played = evaluate(lambda seen: policy.act(seen)[0], env, args.episodes, seeds)
+    env.close()
+    assert played is not None
+    return played.returns, result.wall_seconds
 
 
-def sb3(args: argparse.Namespace, seed: int) -> Act:
-    """Train Stable-Baselines3's PPO; return how its last policy acts."""
+def sb3(args: argparse.Namespace, seed: int) -> Played:
+    """Train Stable-Baselines3's PPO, and play."""
     import ale_py
     import gymnasium as gym
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecFrameStack
 
     gym.register_envs(ale_py)
@@ -80,42 +87,42 @@ def sb3(args: argparse.Namespace, seed: int) -> Act:
         device="cpu",
         seed=seed,
     )
+    started = time.perf_counter()
     agent.learn(args.frames)
+    seconds = time.perf_counter() - started
     envs.close()
+    # Raw scores of whole games: `evaluate_policy` reads them from SB3's Monitor.
+    games = VecFrameStack(
+        make_atari_env(f"{name}NoFrameskip-v4", n_envs=min(args.episodes, 10), seed=10_000 + seed),
+        4,
+    )
+    scores, _ = evaluate_policy(
+        agent, games, args.episodes, deterministic=False, return_episode_rewards=True
+    )
+    games.close()
+    return [float(score) for score in scores], seconds
 
-    def act(observation: Tensor) -> Tensor:
-        with torch.no_grad():
-            return agent.policy(observation)[0]
 
-    return act
-
-
-CONTENDERS: dict[str, Callable[[argparse.Namespace, int], Act]] = {"ours": ours, "sb3": sb3}
+CONTENDERS: dict[str, Callable[[argparse.Namespace, int], Played]] = {"ours": ours, "sb3": sb3}
 
 
 def measure(name: str, args: argparse.Namespace, seed: int) -> dict[str, object]:
     """Train and evaluate one contender on one seed."""
-    started = time.perf_counter()
-    act = CONTENDERS[name](args, seed)
-    seconds = time.perf_counter() - started
-    n = min(args.episodes, 10)
-    seeds = env_seeds(seed, "evaluation", n)
-    task = for_evaluation(configuration(args, seed).task)
-    env = make_env(task, CollectConfig(), n, seeds)
-    result = evaluate(act, env, args.episodes, seeds)
-    env.close()
-    assert result is not None
-    readings = result.readings()
+    scores, seconds = CONTENDERS[name](args, seed)
+    overrides = " ".join(args.overrides) if name == "ours" else ""
+    command = f"python scripts/atari_returns.py --game {args.game} --frames {args.frames}"
     return {
         "game": args.game,
         "contender": name,
         "seed": seed,
         "frames": args.frames,
-        "return_mean": f"{result.mean:.6g}",
-        "return_std": f"{readings['eval/return_std']:.6g}",
-        "games": len(result.returns),
+        "return_mean": f"{np.mean(scores):.6g}",
+        "return_std": f"{np.std(scores):.6g}",
+        "games": len(scores),
+        "overrides": overrides,
         "seconds": f"{seconds:.6g}",
-        "command": f"python scripts/atari_returns.py --game {args.game} --frames {args.frames}",
+        "command": f"{command} --episodes {args.episodes}"
+        + (f" -- {overrides}" if overrides else ""),
     }
 
 
@@ -143,7 +150,9 @@ def main(argv: list[str] | None = None) -> int:
     done = kept.keys(kept.read(args.out), RUN)
     for seed in args.seeds:
         for name in args.contenders:
-            if (args.game, name, str(seed), str(args.frames)) in done:
+            overrides = " ".join(args.overrides) if name == "ours" else ""
+            run = (args.game, name, str(seed), str(args.frames), str(args.episodes), overrides)
+            if run in done:
                 continue
             row = measure(name, args, seed)
             print(row, flush=True)

@@ -12,8 +12,9 @@ seconds from a kill -9 in the middle of a step to the end of the reset that foll
 
 Figures, by scripts/figures.py: the median rate over repeats, the median of the ratios of two servers
 to one within a repeat (mark 1.6), the worst recovery (mark 1 s), and the memory after over the memory
-before (mark 1.02). `load` is the machine's load average just before a row was measured: above 0.5 the
-machine was not free, and the row says so.
+before (mark 1.02). `load` is the number of cores in use
+just before a row was measured, while the script waits: above 0.2 the machine was not free, and the row
+says so.
 """
 
 from __future__ import annotations
@@ -97,6 +98,11 @@ def memory(task: str, decisions: int) -> tuple[float, float]:
         world.close()
 
 
+def busy() -> float:
+    """Cores in use by anyone while this script waits for a second."""
+    return psutil.cpu_percent(interval=1.0) / 100 * (os.cpu_count() or 1)
+
+
 def measure(repeats: int, decisions: int, long: int) -> list[dict[str, object]]:
     """All rows: task, what, repeat, value, load."""
     rows: list[dict[str, object]] = []
@@ -109,11 +115,11 @@ def measure(repeats: int, decisions: int, long: int) -> list[dict[str, object]]:
     for repeat in range(1, repeats + 1):
         for task in TASKS:
             for servers in (1, 2):
-                load = os.getloadavg()[0]
+                load = busy()
                 add(task, f"rate_{servers}", repeat, rate(task, servers, decisions), load)
-        load = os.getloadavg()[0]
+        load = busy()
         add("gazebo_diffdrive", "recovery_seconds", repeat, recovery(), load)
-    load = os.getloadavg()[0]
+    load = busy()
     for name, value in zip(("early", "late"), memory("gazebo_cartpole", long), strict=True):
         add("gazebo_cartpole", f"memory_{name}_mb", 1, value, load)
     return rows

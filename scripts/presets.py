@@ -47,7 +47,7 @@ def measured(name: str, figures: dict[str, dict]) -> list[str]:
     found = []
     for key, f in sorted(figures.items()):
         if key.startswith(f"return.{name}.") or key == f"worlds.{name}":
-            label = key.removeprefix("return.").removeprefix(f"{name}.")
+            label = key.removeprefix(f"return.{name}.") if key.startswith("return") else f["unit"]
             found.append(
                 f"{label}: {f['value']:.4g} ({f['low']:.4g} to {f['high']:.4g}), n {f['n']}"
             )
@@ -72,7 +72,8 @@ def main() -> int:
             continue
         config = compose([f"task={name}", *extra])
         curve = ROOT / "docs" / "benchmarks" / f"learning_{name}.png"
-        found = measured(name, figures)
+        named = config.task.name.removesuffix("-v0") if name == "minigrid" else name
+        found = measured(named, figures)
         if curve.exists():
             found.append(f"[curve](benchmarks/{curve.name})")
         cells = [f"`{name}`", clocks(config), settings(config), f"{config.total_frames / 1e6:g}M"]

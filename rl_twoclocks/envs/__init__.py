@@ -63,7 +63,7 @@ def _native(task: TaskConfig, num_envs: int) -> VectorBackend:
     kwargs = dict(task.kwargs)
     if task.max_episode_steps is not None:
         # The world's own clock, which its rewards know of.
-        kwargs["time_limit"] = task.max_episode_steps
+        kwargs.setdefault("time_limit", task.max_episode_steps)
     try:
         return make_world(task.env_id, num_envs, **kwargs)
     except (TypeError, ValueError) as error:

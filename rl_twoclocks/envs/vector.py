@@ -8,6 +8,7 @@ next episode and no junk row can reach the learner.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -26,6 +27,8 @@ from rl_twoclocks.envs.atari import envpool_atari
 from rl_twoclocks.envs.spaces import MASK, flat_mask
 
 Array = np.ndarray
+WORLDS = "rl_twoclocks.worlds"
+"""Module of the project's own worlds: their time limits are theirs, since their rewards know of them."""
 
 
 class WorkerError(RuntimeError):
@@ -67,7 +70,9 @@ def env_factory(task: TaskConfig, **extra: Any) -> Callable[[], gym.Env]:
     kwargs = {**task.kwargs, **extra}
     if task.game is not None:
         kwargs |= {"game": task.game, "frame_skip": task.frame_skip}
-    if task.max_episode_steps is not None:
+    if task.max_episode_steps is not None and task.import_ == WORLDS:
+        kwargs.setdefault("time_limit", task.max_episode_steps)
+    elif task.max_episode_steps is not None:
         kwargs["max_episode_steps"] = task.max_episode_steps
 
     def make() -> gym.Env:
@@ -270,8 +275,10 @@ class EnvpoolVector:
         if task.game is not None:
             env_id, kwargs = envpool_atari(task)
         if env_id not in envpool.list_all_envs():
+            near = difflib.get_close_matches(env_id, envpool.list_all_envs(), n=1, cutoff=0.7)
+            hint = f"did you mean {near[0]}? Else " if near else ""
             raise ConfigError(
-                f"envpool has no environment {env_id!r}: use collect.backend=gymnasium"
+                f"envpool has no environment {env_id!r}: {hint}use collect.backend=gymnasium"
             )
         if task.max_episode_steps is not None:
             kwargs["max_episode_steps"] = task.max_episode_steps

@@ -12,27 +12,35 @@ import torch
 from rl_twoclocks.collect import BehaviourPolicy
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
-from rl_twoclocks.seeding import env_seeds
+from rl_twoclocks.evaluate import for_evaluation, under_changed_conditions
+from rl_twoclocks.seeding import env_seeds, stream_seed
 from rl_twoclocks.state import learned
 
 
 def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
-    """Write an MP4 of one episode of the deterministic policy; return its number of frames.
+    """Write an MP4 of the first episode of an evaluation; return its number of frames.
+
+    Args:
+        config: of the evaluation: its seed, its conditions, and whether the policy acts by its mode.
+        state: a loaded checkpoint.
+        path: of the MP4.
 
     Raises:
         ConfigError: the environment cannot be rendered here.
     """
-    if not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    without_display()
     import imageio
 
-    kwargs = {**config.task.kwargs, **config.task.eval_kwargs, "render_mode": "rgb_array"}
-    task = config.task.model_copy(update={"kwargs": kwargs})
+    task = for_evaluation(under_changed_conditions(config).task)
+    task = task.model_copy(update={"kwargs": task.kwargs | {"render_mode": "rgb_array"}})
     collect = config.collect.model_copy(update={"backend": "gymnasium", "vectorization": "sync"})
     seed = config.seed if config.eval.seed is None else config.eval.seed
     env = make_env(task, collect, 1, env_seeds(seed, "evaluation", 1))
     try:
-        policy = BehaviourPolicy.fresh(config, env, None)
+        noise = None
+        if not config.eval.deterministic:
+            noise = torch.Generator().manual_seed(stream_seed(seed, "evaluation noise"))
+        policy = BehaviourPolicy.fresh(config, env, noise)
         parameters, normalizer = learned(config, policy, state)
         policy.publish(parameters, normalizer, version=0)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +49,12 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
             return _play(env, policy, writer)
     finally:
         env.close()
+
+
+def without_display() -> None:
+    """Let MuJoCo draw where there is no display; to be called before anything imports it."""
+    if not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 @torch.no_grad()
@@ -57,7 +71,12 @@ def _play(env: BatchedEnv, policy: BehaviourPolicy, writer: Any) -> int:
 
 def _picture(env: BatchedEnv) -> np.ndarray:
     assert env.backend.envs is not None
-    picture = env.backend.envs[0].render()
+    try:
+        picture = env.backend.envs[0].render()
+    except (RuntimeError, ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{error} (without a display, MUJOCO_GL=egl has to be set first)"
+        ) from error
     if not isinstance(picture, np.ndarray):
         raise ConfigError("the environment gives no picture for render_mode=rgb_array")
     return picture

@@ -7,6 +7,7 @@ every reward; `gazebo*` are real gzserver processes.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import gymnasium as gym
@@ -76,7 +77,12 @@ def make_world(name: str, num_envs: int, **kwargs: Any) -> World:
     """
     ids = {f"rl_twoclocks/{world.__name__}-v0": world for world in WORLDS.values()}
     known: dict[str, Any] = WORLDS | ids
-    return known[one_of("name", name, known)](num_envs=num_envs, **kwargs)
+    make = known[one_of("name", name, known)]
+    taken = inspect.signature(make).parameters
+    if all(argument.kind is not argument.VAR_KEYWORD for argument in taken.values()):
+        for key in kwargs:
+            one_of("argument", key, taken)
+    return make(num_envs=num_envs, **kwargs)
 
 
 for _env in (MazeEnv, TMazeEnv, GraspEnv, InspectionEnv):

@@ -69,12 +69,25 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
+def whole(name: str, value: int, low: int, high: float = float("inf")) -> None:
+    """Check that a value is a whole number, low <= value <= high.
+
+    Raises:
+        ValueError: it is not; names the argument and the nearest right value.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ValueError(f"{name}={value!r} is no whole number")
+    within(name, value, low, high)
+
+
 def within(name: str, value: float, low: float, high: float = float("inf")) -> None:
     """Check low <= value <= high.
 
     Raises:
         ValueError: it is not; names the argument and the nearest right value.
     """
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)):
+        raise ValueError(f"{name}={value!r} is no number")
     if not low <= value <= high:
         near = high if value > high else low
         raise ValueError(f"{name}={value} is outside {low} to {high}: the nearest is {near}")
@@ -104,8 +117,8 @@ class World:
     def __init__(
         self, num_envs: int, time_limit: int, observation_space: gym.Space, action_space: gym.Space
     ) -> None:
-        within("num_envs", num_envs, 1)
-        within("time_limit", time_limit, 1)
+        whole("num_envs", num_envs, 1)
+        whole("time_limit", time_limit, 1)
         assert observation_space.shape is not None
         self.num_envs, self.time_limit = num_envs, time_limit
         self.observation_space, self.action_space = observation_space, action_space
@@ -178,7 +191,7 @@ class World:
         truncated = late & ~terminated
         self.ended = terminated | truncated
         self.episodes += int(np.count_nonzero(self.ended))
-        self.successes += int(np.count_nonzero(self.success))
+        self.successes += int(np.count_nonzero(self.success & self.ended))
         self._observe(EVERY)
         return self._observation, reward, terminated, truncated
 

@@ -171,7 +171,10 @@ class Grasp(World):
             RuntimeError: MuJoCo finds no way to draw here; MUJOCO_GL=egl needs no display.
         """
         if self._renderer is None:
-            self._renderer = mujoco.Renderer(self.model, 360, 480)
+            try:
+                self._renderer = mujoco.Renderer(self.model, 360, 480)
+            except mujoco.FatalError as error:
+                raise RuntimeError(f"MuJoCo cannot draw here: {error}") from error
         mujoco.mj_setState(self.model, self.data, self.physics[number], _STATE)
         mujoco.mj_forward(self.model, self.data)
         self._renderer.update_scene(self.data, camera="side")

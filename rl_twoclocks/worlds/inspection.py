@@ -22,6 +22,7 @@ from rl_twoclocks.worlds.base import (
     mix,
     one_of,
     uniform,
+    whole,
     within,
 )
 
@@ -31,6 +32,8 @@ LIGHTS = DIFFUSE, GRAZING = 0, 1
 KINDS = SCRATCH, DENT, STAIN, MISSING = range(4)
 TEXTURES, DEFECTS = 64, 512
 """How many textures and defects are prepared; their places and labels are drawn anew."""
+LARGEST = 192
+"""Rows of a surface, pixels: its defects take half a gigabyte."""
 EDGE = 4
 """Least distance of a defect's middle from the edge of the surface, pixels."""
 ANGLES = 41
@@ -162,9 +165,11 @@ class Inspection(World):
         split: str = "train",
         time_limit: int = 20,
     ) -> None:
-        within("view", view, 8, 96)
-        within("places", places, 2, 16)
-        within("stride", stride, 1, view)
+        whole("view", view, 8, 96)
+        whole("places", places, 2, 16)
+        whole("stride", stride, 1, view)
+        if trail not in (True, False):
+            raise ValueError(f"trail={trail!r} is neither true nor false")
         within("rotation", rotation, 0.0, 45.0)
         within("noise", noise, 0.0)
         within("share", share, 0.0, 1.0)
@@ -175,6 +180,11 @@ class Inspection(World):
         self.view, self.places, self.stride = view, places, stride
         self.noise, self.share = noise, share
         surface = view + (places - 1) * stride
+        if surface > LARGEST:
+            raise ValueError(
+                f"view={view}, places={places} and stride={stride} make a surface of {surface} pixels: "
+                f"at most {LARGEST} fit into memory with all their defects"
+            )
         # How far a corner of the view swings out at 45 degrees. At any angle, so that rotation
         # changes the image and nothing else.
         self.margin = int(np.ceil((view - 1) / 2 * (2**0.5 - 1)))

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from rl_twoclocks.worlds.base import Array, Index, World, below, mix, normal, one_of, within
+from rl_twoclocks.worlds.base import (
+    Array,
+    Index,
+    World,
+    below,
+    mix,
+    normal,
+    one_of,
+    whole,
+    within,
+)
 
 GOAL, BUMP = 10.0, -5.0
 UP, DOWN, LEFT, RIGHT = range(4)
@@ -156,16 +166,20 @@ def library(count: int, size: int, margin: int, split: str) -> Mazes:
     Raises:
         ValueError: there are not as many.
     """
-    # A quarter more than wanted: small mazes repeat.
-    mazes = make_mazes(mix(_MAZE, np.arange(count + count // 4 + 64)), size, margin, split)
-    flat = np.column_stack([np.packbits(mazes.wall, axis=1), mazes.start, mazes.goal])
-    first = np.sort(np.unique(flat, axis=0, return_index=True)[1])
-    if len(first) < count:
-        raise ValueError(
-            f"mazes={count}: {len(first)} different ones of size {size} can be made: "
-            f"give mazes={len(first)} or less, or null for all"
-        )
-    return mazes.take(first[:count])
+    # Small mazes repeat: on, until there are enough or hardly any is new.
+    drawn, found = count + count // 4 + 64, 0
+    while True:
+        mazes = make_mazes(mix(_MAZE, np.arange(drawn)), size, margin, split)
+        flat = np.column_stack([np.packbits(mazes.wall, axis=1), mazes.start, mazes.goal])
+        first = np.sort(np.unique(flat, axis=0, return_index=True)[1])
+        if len(first) >= count:
+            return mazes.take(first[:count])
+        if len(first) <= 1.01 * found:
+            raise ValueError(
+                f"mazes={count}: {len(first)} different ones of size {size} were found: "
+                f"give mazes={len(first)} or less, or null for all"
+            )
+        drawn, found = 2 * drawn, len(first)
 
 
 class Maze(World):
@@ -235,7 +249,7 @@ class Maze(World):
         self._window = (reach[:, None] * self.width + reach).ravel()
         self._moves = _moves(self.width)
         self._everyone = np.arange(num_envs)
-        self.visits = np.zeros((num_envs, self.width * self.width if trail else 0), dtype=np.int16)
+        self.visits = np.zeros((num_envs, self.width * self.width if trail else 0), dtype=np.int8)
         self.row, self.position, self.last, self._drawn = np.zeros((4, num_envs), dtype=np.int64)
         self.mazes = mazes
         if mazes is None:
@@ -245,7 +259,8 @@ class Maze(World):
             self._stocked_for = np.zeros(num_envs, dtype=np.uint64)
             self.pool = Mazes.room_for(num_envs * self._ahead, self.width)
         else:
-            within("mazes", mazes, 1, 2**20)
+            # A cell takes three bytes in the library.
+            whole("mazes", mazes, 1, 2**30 // (3 * self.width**2))
             self.pool = library(mazes, size, self.margin, split)
         self._wall = self.pool.wall.reshape(-1)
 
@@ -304,7 +319,8 @@ class Maze(World):
         self.position = np.where(bumped, here, target)
         self.last = action.astype(np.int64)
         if self.trail:
-            self.visits[self._everyone, self.position] += ~bumped
+            entered = self.visits[self._everyone, self.position] + ~bumped
+            self.visits[self._everyone, self.position] = np.minimum(entered, TRAIL)
         arrived = self.position == self.pool.goal[self.row]
         reward = GOAL * arrived + BUMP * bumped
         if self.reward == "dense":
@@ -313,7 +329,7 @@ class Maze(World):
             reward += self.shaping * (before - self.gamma * after)
         elif self.reward == "noisy":
             reward += self.noise * normal(mix(self.key, _NOISE, self.episode, self.time))
-        return reward, arrived, arrived
+        return reward, arrived, arrived.copy()
 
     def _observe(self, index: Index) -> None:
         if self.full:
@@ -342,7 +358,7 @@ class Maze(World):
         if self.trail:
             around = here[:, None] + self._window
             entered = self.visits[self._everyone[index][:, None], around]
-            self._observation[index, area + 6 :] = np.minimum(entered, TRAIL) / TRAIL
+            self._observation[index, area + 6 :] = entered / TRAIL
 
     def render(self, number: int = 0) -> Array:
         """Draw one maze, 16 pixels per cell: walls dark, agent blue, goal green; unseen cells dim."""
@@ -365,7 +381,7 @@ def _moves(width: int) -> Array:
 
 
 def _odd(name: str, value: int, low: int, high: int) -> None:
-    within(name, value, low, high)
+    whole(name, value, low, high)
     if value % 2 == 0:
         near = value + 1 if value < high else value - 1
         raise ValueError(

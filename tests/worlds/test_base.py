@@ -129,6 +129,39 @@ def test_the_project_can_resume_it_inside_gymnasium(name: str, settings: dict) -
     assert found[1:] == expected[1:]
 
 
+class Held(World):
+    """A world whose goal is reached long before its episodes end."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, 5, gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2))
+
+    def _begin(self, index: np.ndarray) -> None:
+        pass
+
+    def _advance(self, action: np.ndarray, late: np.ndarray) -> tuple[np.ndarray, ...]:
+        return np.zeros(self.num_envs), np.zeros_like(late), np.ones_like(late)
+
+    def _observe(self, index: Any) -> None:
+        pass
+
+
+def test_a_success_counts_once_an_episode() -> None:
+    world = Held(3)
+    world.reset()
+    for _ in range(10):
+        ended = np.logical_or(*world.step(np.zeros(3, int))[2:])
+        if ended.any():
+            world.reset(ended)
+    assert (world.episodes, world.successes) == (6, 6)
+
+
+@pytest.mark.parametrize("argument", ["sise", "tral"])
+def test_an_argument_that_there_is_not_is_named_with_the_nearest(argument: str) -> None:
+    near = {"sise": "size", "tral": "trail"}[argument]
+    with pytest.raises(ValueError, match=f"{argument}.*Did you mean {near}"):
+        make_world("maze", 1, **{argument: 9})
+
+
 def can_draw() -> bool:
     """Whether MuJoCo can draw in this process: without a display or EGL it would abort it."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("MUJOCO_GL"))

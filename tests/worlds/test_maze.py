@@ -330,6 +330,32 @@ def test_a_finite_set_has_as_many_different_mazes() -> None:
     assert len({row.tobytes() for row in Maze(512, size=13).reset()}) == 512
 
 
+def test_as_many_mazes_as_are_advised_can_be_had() -> None:
+    with pytest.raises(ValueError, match="give mazes=") as refused:
+        Maze(1, size=7, mazes=20_000)
+    most = int(str(refused.value).split("give mazes=")[1].split()[0])
+    assert Maze(1, size=7, mazes=most).mazes == most
+
+
+def test_a_long_stay_leaves_the_trail_within_its_bounds() -> None:
+    world = Maze(4, size=7, view="partial", trail=True, time_limit=2000)
+    observation = world.reset(seeds=[0, 1, 2, 3])
+    for k in range(1200):
+        if not world.ended.any():
+            observation = world.step(np.full(4, (UP, DOWN, LEFT, RIGHT)[k % 4]))[0]
+    assert world.observation_space.contains(observation[0])
+    assert observation[:, -25:].max() == 1.0
+
+
+def test_what_ended_is_not_undone_by_a_reset() -> None:
+    world = Maze(1, size=7)
+    world.reset(seeds=[1])
+    for action in SOLUTION:
+        _, _, terminated, _ = world.step(np.array([action]))
+    world.reset(terminated)
+    assert terminated[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -342,6 +368,10 @@ def test_a_finite_set_has_as_many_different_mazes() -> None:
         ({"split": "validation"}, "split='validation' is not one of train, test"),
         ({"mazes": 0}, "mazes=0 is outside 1 "),
         ({"size": 7, "mazes": 20_000}, "mazes=20000: [0-9]+ different ones of size 7"),
+        ({"size": "13"}, "size='13' is no whole number"),
+        ({"mazes": 2.5}, "mazes=2.5 is no whole number"),
+        ({"time_limit": 2.5}, "time_limit=2.5 is no whole number"),
+        ({"size": 31, "mazes": 2**20}, "mazes=1048576 is outside"),
         ({"time_limit": 0}, "time_limit=0 "),
         ({"noise": -1.0}, "noise=-1.0 "),
         ({"gamma": 1.5}, "gamma=1.5 is outside 0.0 to 1.0: the nearest is 1.0"),

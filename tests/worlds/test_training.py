@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
@@ -66,6 +70,80 @@ def test_bad_arguments_are_named_before_anything_runs(
     with pytest.raises(ConfigError, match=text):
         rl_twoclocks.train(rl_twoclocks.compose(words("maze", tmp_path / "run", *more)))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dense_maze_is_shaped_by_the_learners_own_discount() -> None:
+    # With another one a policy may be paid for staying away from the goal.
+    for words_ in ([], ["algo.gamma=0.9"]):
+        config = rl_twoclocks.compose(["task=maze", "task.kwargs.reward=dense", *words_])
+        assert config.task.kwargs["gamma"] == config.algo.gamma
+
+
+def test_a_time_limit_means_the_same_to_the_batch_and_to_one_environment() -> None:
+    config = rl_twoclocks.compose(["task=grasp", "task.max_episode_steps=7"])
+    seen = []
+    for backend in ("native", "gymnasium"):
+        env = make_env(config.task, CollectConfig(backend=backend), 2, [1, 2])
+        state = env.reset()
+        rewards = []
+        for _ in range(7):
+            state.set("action", torch.zeros(2, 4))
+            stepped, state = env.step_and_maybe_reset(state)
+            rewards.append(stepped["next", "reward"].clone())
+            left = stepped["next", "observation"][:, -1].clone()
+        seen.append((torch.stack(rewards), left, stepped["next", "terminated"].clone()))
+        env.close()
+    for native, gymnasium in zip(*seen, strict=True):
+        torch.testing.assert_close(native, gymnasium)
+    assert seen[0][2].all()
+
+
+def test_changed_conditions_may_have_another_time_limit() -> None:
+    task = rl_twoclocks.compose(["task=maze", "task.max_episode_steps=100"]).task
+    changed = task.model_copy(update={"kwargs": task.kwargs | {"time_limit": 20}})
+    env = make_env(changed, CollectConfig(backend="native"), 1, [0])
+    assert env.backend.time_limit == 20
+
+
+@pytest.mark.parametrize("collect", ["envpool", "processes"])
+def test_a_way_to_collect_that_a_world_does_not_have_is_refused(
+    collect: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"leave collect={collect} out"):
+        rl_twoclocks.train(
+            rl_twoclocks.compose(words("maze", tmp_path / "run", f"collect={collect}"))
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "changed", "shape"),
+    [("maze", "{size: 7}", (112, 112)), ("maze", "{}", (208, 208)), ("grasp", "{}", (360, 480))],
+)
+def test_a_video_shows_what_was_asked_for_without_a_display(
+    task: str, changed: str, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    run = words(task, tmp_path / "run", "total_frames=256", "eval=off")
+    result = rl_twoclocks.train(rl_twoclocks.compose(run))
+    command = [
+        "-m",
+        "rl_twoclocks.eval",
+        f"checkpoint={result.checkpoint}",
+        "episodes=1",
+        "num_envs=1",
+    ]
+    # A process of its own: what draws is chosen when MuJoCo is imported.
+    bare = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MUJOCO_GL")}
+    found = subprocess.run(
+        [sys.executable, *command, "video=true", f"changed={changed}"],
+        env=bare, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if found.returncode == 2 and "MuJoCo cannot draw here" in found.stderr:
+        pytest.skip("this machine has no EGL")
+    assert found.returncode == 0, found.stderr
+    stem = Path(str(result.checkpoint)).stem
+    path = tmp_path / "run" / f"{stem}{'' if changed == '{}' else '-changed'}.mp4"
+    assert iio.immeta(path)["size"] == shape[::-1]
 
 
 def test_gymnasiums_vector_gives_the_same_training_as_the_native_batch(tmp_path: Path) -> None:
