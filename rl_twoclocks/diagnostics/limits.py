@@ -38,6 +38,8 @@ class Limits:
     """Share of the most bits that so many frames can have, below which any run is too narrow."""
     places: float = 1.5
     """Places (2 to the entropy) per environment, below which each environment stands still."""
+    entropy_sudden: float = 4.0
+    """Bits lost from one rollout to the next that are a fault however well the task is learnt."""
     entropy_relative: float = 1.0
     """1: `entropy_low` and `entropy_danger` count from the run's own start; 0: they are absolute."""
     duplicates: float = 0.5

@@ -26,6 +26,8 @@ REACH = 3
 """A histogram covers the first range so many times in each direction; beyond, frames share its edge."""
 FEW = 64
 """Values of a dimension up to which states may be those of a grid."""
+BEFORE = 5
+"""Values of the entropy that say what was usual just before."""
 SPAN = 5.0
 """Most rounds by which overlap of windows is allowed for: the largest healthy ratio."""
 
@@ -278,16 +280,24 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     series = history.series("diag/rollout_entropy")
     start = float(np.median(history.start("diag/rollout_entropy")))
-    fall = start - float(np.median(series[-rounds:]))
-    if series.size < 8 or fall < limits.entropy_low:
-        return None
     values |= {"bits at the start": start}
-    if learnt:
+    if (lost := _lost_at_once(series, rounds)) > limits.entropy_sudden:
+        # Whatever the return: no policy learns so fast.
+        cause = "the states contracted from one rollout to the next"
+        return _diversity("danger", values | {"bits lost": lost}, cause)
+    fall = start - float(np.median(series[-rounds:]))
+    if series.size < 8 or fall < limits.entropy_low or learnt:
         return None
     severity = "danger" if fall > limits.entropy_danger else "warn"
     return _diversity(
         severity, values, "the states have contracted to a small part of the first ones"
     )
+
+
+def _lost_at_once(series: np.ndarray, rounds: int) -> float:
+    """Bits by which each of the newest `rounds` values is below what was usual just before them."""
+    before = series[:-rounds][-BEFORE:]
+    return float(np.median(before) - series[-rounds:].max()) if before.size == BEFORE else 0.0
 
 
 def narrowed(history: History, limits: Limits) -> bool:

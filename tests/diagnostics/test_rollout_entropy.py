@@ -496,3 +496,31 @@ def test_duplicates_alarm_after_two_rounds_of_copies() -> None:
 @pytest.mark.parametrize("series", [[0.0, 0.0, 0.0], [0.0, 0.0, 0.75], [0.75, 0.75, 0.3], [0.75]])
 def test_duplicates_are_no_alarm_if_few_or_new(series: list[float]) -> None:
     assert duplicates_alarm(recorded({"diag/duplicates": series}), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(("lost", "raised"), [(6.4, True), (3.5, False)])
+def test_states_that_contract_at_once_are_seen_although_the_return_stands_at_its_best(
+    lost: float, raised: bool
+) -> None:
+    bits = [7.0] * 5 + [8.0] * 20 + [8.0 - lost] * 3
+    series = {
+        "diag/rollout_entropy": bits,
+        "diag/rollout_entropy_own_range": [8.5] * len(bits),
+        "rollout/return_round": [-300.0, -200.0, *np.linspace(-100, 900, len(bits) - 2)],
+    }
+    alarm = diversity_alarm(recorded(series), CALIBRATED)
+    assert (alarm is not None) == raised
+    if alarm is not None:
+        assert alarm.severity == "danger"
+        assert alarm.values["bits lost"] == pytest.approx(lost)
+
+
+def test_a_policy_that_learns_to_hold_still_loses_its_places_slowly() -> None:
+    bits = [9.6] * 5 + list(np.linspace(9.6, 3.0, 12)) + [3.0] * 20
+    for end in range(8, len(bits)):
+        series = {
+            "diag/rollout_entropy": bits[:end],
+            "diag/rollout_entropy_own_range": [8.5] * end,
+            "rollout/return_round": list(np.linspace(-1200, -150, end)),
+        }
+        assert diversity_alarm(recorded(series), CALIBRATED) is None
