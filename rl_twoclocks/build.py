@@ -99,9 +99,13 @@ class Parts:
         """
         n = self.env.batch_size[0]
         self.env.reseed(env_seeds(seed, "environment", n, index=self.clocks.frames))
-        self.window.cut()
-        self.delay.clear()
+        self.cut()
         self.forget_open_episodes()
+
+    def cut(self) -> None:
+        """Mark that the newest rollout is not continued, wherever it is."""
+        if not self.delay.cut():
+            self.window.cut()
 
     def forget_open_episodes(self) -> None:
         """Drop the sums that run on across rollouts: the environments are reset."""

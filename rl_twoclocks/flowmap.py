@@ -179,7 +179,8 @@ def predict(config: Config) -> Lag:
     The pool's slots make data older only where it is taken in order of arrival or at random.
     """
     c, collect = config.clocks, config.collect
-    ring = c.lag if c.lag_mode == "ring" else 0
+    # In publications, each `publish_interval` versions older than the next.
+    ring = c.publish_interval * c.lag if c.lag_mode == "ring" else 0
     newest = (c.publish_interval - 1) / 2 + ring / 2
     worst = c.publish_interval - 1 + ring
     if collect.mode != "sync":

@@ -71,14 +71,19 @@ def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandC
                 obeyed = orders
             if version != generator.behaviour.version and (message := queue.policy()) is not None:
                 generator.take(unpack_policy(message, generator.behaviour.published()))
+            if generator.behaviour.version < 0:
+                # A server that was started anew does not have the policy yet.
+                continue
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
-            # Asked first: a slice is not sent over and over to a queue that is full.
-            while when_full == "wait" and not queue.room(slots):
+            # Asked first: a slice is not sent over and over to a queue that is full. Another generator
+            # may take the room meanwhile.
+            while not (queue.room(slots) or when_full == "drop") or not queue.push(
+                frames, stamp, slots, when_full
+            ):
                 if _orphaned(command) or queue.news() is None:
                     return
                 time.sleep(0.005)
-            queue.push(frames, stamp, slots, when_full)
     finally:
         generator.close()
 

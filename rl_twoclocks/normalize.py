@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns; they move only at a publication."""
+"""Running statistics of observations and returns; they move once a round."""
 
 from __future__ import annotations
 

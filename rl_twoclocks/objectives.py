@@ -18,8 +18,8 @@ class PolicyTerms(NamedTuple):
 
     loss: Tensor
     ratio: Tensor
-    """What the trust region bounds: current over behaviour policy for `clipped`, else over the
-    proximal policy."""
+    """What the trust region bounds: current over behaviour policy for `clipped` and `vaco`, else over
+    the proximal policy."""
     clipped: Tensor
     """1.0 where the ratio lies outside the trust region."""
 
@@ -68,10 +68,10 @@ def geppo(
 ) -> PolicyTerms:
     """Clip current/behaviour to an additive window around proximal/behaviour (Queeney et al. 2021).
 
-    The window's centre is capped by `max_importance_ratio`.
+    Both carry the weight proximal/behaviour, which is capped by `max_importance_ratio`.
     """
     centre = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
-    ratio = (log_prob - behaviour_log_prob).exp()
+    ratio = centre * (log_prob - proximal_log_prob).exp()
     bounded = _clamp(ratio, centre - clip_epsilon, centre + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
     outside = ((ratio - centre).abs() > clip_epsilon).to(ratio.dtype)

@@ -167,8 +167,9 @@ def _check_workers(config: Config) -> None:
                 )
     if collect.mode == "sync":
         return
-    oldest = c.publish_interval - 1 + (c.lag if c.lag_mode == "ring" else 0)
-    limit = 0 if c.align_kl is not None and c.lag_mode == "ring" else collect.max_staleness
+    # A ring holds the last `lag` + 1 publications.
+    oldest = c.publish_interval * (1 + (c.lag if c.lag_mode == "ring" else 0)) - 1
+    limit = collect.max_staleness
     if limit is not None and oldest > limit:
         raise ConfigError(
             f"clocks.publish_interval={c.publish_interval} and clocks.lag={c.lag} let policies act that "
@@ -189,6 +190,11 @@ def _check_workers(config: Config) -> None:
             f"clock ratio {ratio:.3g} with collect={collect.mode}: data from other machines is older "
             f"still. Start from a ratio below {WATCH_RATIO:.0f} that holds on one machine, or write "
             "clocks.ratio.mode=observe"
+        )
+    if collect.mode == "ray" and collect.when_full == "drop":
+        raise ConfigError(
+            "collect.when_full=drop is for queues, and Ray's actors wait for the learner: write "
+            "collect.when_full=wait"
         )
     if collect.vectorization == "async":
         raise ConfigError(

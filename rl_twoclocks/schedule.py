@@ -18,14 +18,17 @@ class Schedule:
     def __init__(self, config: Config) -> None:
         """Read the schedules of a configuration."""
         self.optim, self.algo = config.optim, config.algo
-        self.end = config.optim.anneal_frames or config.total_frames
-        self.rollout = config.clocks.update_frequency
+        c = config.clocks
+        # Rollouts that fill a queue are not learnt from: the first round comes after them.
+        waiting = c.lag * c.update_frequency if c.lag_mode == "queue" else 0
+        self.end = config.optim.anneal_frames or max(config.total_frames - waiting, 1)
+        self.first = c.update_frequency + waiting
         kl_stop = config.algo.target_kl if config.interventions.kl_stop else None
         self.kl_limit = math.inf if kl_stop is None else 1.5 * kl_stop
 
     def __call__(self, frames: int) -> Controls:
         """Values for the round whose rollout ended at `frames`: full at the first, never 0."""
-        left = max(0.0, 1 - (frames - self.rollout) / self.end)
+        left = max(0.0, 1 - (frames - self.first) / self.end)
         rate, clip = self.optim.learning_rate, self.algo.clip_epsilon
         bound = self.optim.max_grad_norm
         cap, start = self.algo.max_importance_ratio, self.algo.importance_ratio_start

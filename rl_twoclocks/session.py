@@ -176,6 +176,8 @@ class Session:
         sooner = timing.publish_kl is not None and moved > timing.publish_kl
         late = parts.clocks.policy_version - parts.clocks.published_version
         if now or late >= timing.publish_interval or sooner or self.align:
+            if self.align and parts.ring is not None:
+                parts.ring.clear()
             parts.clocks.published_version = parts.clocks.policy_version
             parts.publish()
 
@@ -215,9 +217,8 @@ class Session:
         """Reset all environments, from a stream that follows from seed and frames."""
         assert self.parts.source is not None
         self._tick(self.parts.source.discard())
-        self.parts.delay.clear()
         self.parts.source.begin_new_episodes(self.config.seed, self.parts.clocks.frames)
-        self.parts.window.cut()
+        self.parts.cut()
         self.parts.forget_open_episodes()
 
     def watch(self, ready: Round) -> None:

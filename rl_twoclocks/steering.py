@@ -119,6 +119,9 @@ class Steering:
         parts.source.set_noise(self._noise(orders))
         if orders.reseed or orders.rescue:
             session.begin_new_episodes()
+        if orders.rescue:
+            # Slices under way are of the policy that fell.
+            session.align = True
         if orders.free_memory:
             free_memory(parts.flat.vector.device)
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:

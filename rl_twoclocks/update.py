@@ -342,6 +342,7 @@ class Update:
             "step_scale": self.step_scale.clone(),
             "proximal": self.proximal.clone(),
             "proximal_weight": self.proximal_weight.clone(),
+            "past": torch.stack(list(self.past)) if self.past else None,
         }
         if self.optimizer is not None:
             return own | {"optimizer": self.optimizer.state_dict()}
@@ -356,6 +357,9 @@ class Update:
         if (self.optimizer is None) != ("moments" in state):
             raise ValueError("the checkpoint's optimizer state is of another kind of optimizer")
         self.past.clear()
+        # Of no use where a rescue has gone back: parameters of before the fall are gone by then.
+        if (past := state.get("past")) is not None:
+            self.past.extend(past.to(self.flat.vector.device).unbind())
         self.step_scale.copy_(state["step_scale"])
         self.proximal.copy_(state["proximal"])
         self.proximal_weight.copy_(state["proximal_weight"])

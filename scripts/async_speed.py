@@ -39,6 +39,8 @@ def words(extra: list[str], rounds: int) -> list[str]:
     """The command of one contender."""
     base = ["task=halfcheetah", "clocks=classic", "seed=1", f"total_frames={rounds * U}"]
     quiet = ["logger=jsonl", "logger.display=none", "eval=off", "diagnostics.pictures=false"]
+    # Equal work: a governor might drop passes of one contender.
+    quiet += ["interventions=off"]
     return ["-m", "rl_twoclocks.train", *base, *quiet, "compile=true", *extra]
 
 

@@ -264,6 +264,10 @@ def test_the_order_to_align_waits_for_data_of_the_newest_policy(tmp_path: Path) 
         (["collect.vectorization=async"], "raise collect.workers"),
         (["clocks.publish_interval=10"], "collect.max_staleness=9 or null"),
         (["clocks.lag=9", "clocks.lag_mode=ring"], "collect.max_staleness=9 or null"),
+        (
+            ["clocks.lag=4", "clocks.lag_mode=ring", "clocks.publish_interval=4"],
+            "collect.max_staleness=19 or null",
+        ),
         (["clocks.align_kl=0.1", "diagnostics=minimal"], "write diagnostics=default"),
         (["clocks.publish_kl=0.1", "diagnostics=off"], "write diagnostics=default"),
     ],
@@ -350,6 +354,22 @@ def test_what_was_published_during_a_slice_is_not_held_against_it() -> None:
     assert heed.readings() == {"collect/worker_behind": 2.0, "collect/worker_worst": 3.0}
     heed.slice(3, time.monotonic_ns(), 5)
     assert heed.readings()["collect/worker_behind"] == 0
+
+
+def test_an_older_policy_that_acts_again_is_no_disobedience() -> None:
+    heed = Heed()
+    heed.slice(0, time.monotonic_ns(), 0)
+    for version in (7, 3):  # a ring let an older one act
+        heed.publish(version)
+    heed.slice(0, time.monotonic_ns(), 7)
+    heed.slice(0, time.monotonic_ns(), 3)
+    assert heed.readings()["collect/worker_behind"] == 0
+    heed.publish(9)
+    heed.slice(0, time.monotonic_ns(), 3)
+    heed.slice(0, time.monotonic_ns(), 3)
+    assert heed.readings()["collect/worker_behind"] == 1
+    heed.slice(0, time.monotonic_ns(), 1)
+    assert heed.readings()["collect/worker_behind"] > 1
 
 
 def test_another_rollout_length_gives_no_new_restarts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import rl_twoclocks
 from rl_twoclocks.build import build
+from rl_twoclocks.flowmap import predict
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.safety import settle
 from rl_twoclocks.update import Controls
@@ -43,6 +44,29 @@ def test_a_ring_mixes_versions_up_to_the_lag(tmp_path: Path) -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_a_ring_of_a_slow_publisher_is_as_old_as_is_foretold(tmp_path: Path) -> None:
+    words = ["clocks.lag=2", "clocks.lag_mode=ring", "clocks.publish_interval=3"]
+    rows = trained(tmp_path, *words, "total_frames=9600")
+    foretold = predict(run_config("Target", tmp_path, *words))
+    ages = [row["clock/staleness_max"] for row in rows]
+    assert max(ages) == foretold.oldest == 8
+    assert sum(ages[20:]) / len(ages[20:]) == pytest.approx(foretold.mean, abs=1.0)
+
+
+@pytest.mark.parametrize("lag", [2, 4])
+def test_an_episode_boundary_leaves_the_lag_as_it_is(lag: int, tmp_path: Path) -> None:
+    words = [f"clocks.lag={lag}", "checkpoint.every_frames=128", "checkpoint.episode_boundary=true"]
+    rows = trained(tmp_path, *words)
+    assert [row["clock/staleness_mean"] for row in rows] == [min(i, lag) for i in range(len(rows))]
+    assert rows[-1]["frames"] == 640
+
+
+def test_aligning_leaves_a_ring_nothing_old_to_draw(tmp_path: Path) -> None:
+    words = ["clocks.lag=4", "clocks.lag_mode=ring", "clocks.align_kl=1e-12"]
+    rows = trained(tmp_path, *words, "diagnostics=default")
+    assert all(row["clock/staleness_max"] == 0 for row in rows)
+
+
 def test_a_slow_publisher_makes_data_older_round_by_round(tmp_path: Path) -> None:
     rows = trained(tmp_path, "clocks.publish_interval=3", "normalize.calibrate=false")
     assert [row["clock/staleness_mean"] for row in rows[:7]] == [0, 1, 2, 0, 1, 2, 0]
@@ -60,6 +84,7 @@ def test_a_large_kl_publishes_before_its_time(tmp_path: Path) -> None:
         ["clocks.lag=2"],
         ["clocks.publish_interval=3"],
         ["clocks.lag=2", "clocks.lag_mode=ring"],
+        ["clocks.gradient_lag=3"],
     ],
 )
 def test_lag_is_part_of_the_checkpoint(lag: list[str], tmp_path: Path) -> None:
@@ -115,7 +140,7 @@ def test_stale_gradients_are_those_of_older_parameters(lag: int, tmp_path: Path)
         parts.close()
 
 
-def test_a_boundary_between_episodes_drops_what_waits(tmp_path: Path) -> None:
+def test_a_boundary_between_episodes_keeps_what_waits_and_cuts_it(tmp_path: Path) -> None:
     config, derived = settle(run_config("Target", tmp_path, "clocks.lag=2"))
     parts = build(config, derived)
     try:
@@ -124,7 +149,10 @@ def test_a_boundary_between_episodes_drops_what_waits(tmp_path: Path) -> None:
             parts.delay.fill(parts.source.next(0, None)[0])
         assert not parts.delay.filling
         parts.begin_new_episodes(config.seed)
-        assert parts.delay.filling
+        assert not parts.delay.filling
+        older, newest = parts.delay.queue
+        assert newest["cut"][:, -1].all()
+        assert not older["cut"].any()
     finally:
         parts.close()
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,8 +29,10 @@ from rl_twoclocks.collect.messages import (
     unpack_slice,
 )
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config_commands import GeneratorCommandConfig
 from rl_twoclocks.envs import WorkerError
 from rl_twoclocks.record import read_metrics
+from rl_twoclocks.rundir import plain
 from tests.envs import run_config
 from tests.sources import collecting, true_stamps
 
@@ -432,6 +435,65 @@ def test_a_slice_sent_again_after_a_lost_reply_is_there_once(
     assert learner.take(9, 0, None, "fifo", 0) == ([b"first", b"second"], 0)
     assert learner.readings() == (0, 0)
     learner.close()
+
+
+@redis_server
+def test_a_learner_that_closes_leaves_another_sitting_of_its_name_alone(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    first, second, generator = (RedisQueue(server.url, "run", patience=5) for _ in range(3))
+    first.open('{"first": 1}', 0, b"")
+    second.open('{"second": 1}', 4, b"")
+    first.close()
+    assert generator.find() == '{"second": 1}'
+    assert generator.news() == (4, "{}")
+    second.close()
+    assert generator.find() is None
+
+
+def test_no_slice_is_lost_where_two_generators_see_the_same_room(tmp_path: Path) -> None:
+    """Between the question whether there is room and the sending another one takes it."""
+    from rl_twoclocks import generator as program
+    from rl_twoclocks.collect.generator import Generator
+
+    config = run_config("Target", tmp_path, "collect=redis")
+    told = {"config": plain(config), "envs": config.num_envs, "steps": 4, "life": 0}
+    maker = Generator(config, 0, config.num_envs, 4, 0)
+    policy = pack_policy(maker.behaviour.published()._replace(version=3))
+    maker.close()
+
+    class Contended:
+        """Another generator is always quicker, but for the fourth time; no policy at first."""
+
+        def __init__(self) -> None:
+            self.sent: list[tuple[bytes, int]] = []
+            self.refused: list[tuple[bytes, int]] = []
+            self.asked = 0
+
+        def join(self) -> int:
+            return 0
+
+        def news(self) -> tuple[int, str] | None:
+            return None if self.sent else (3, "{}")
+
+        def policy(self) -> bytes | None:
+            self.asked += 1
+            return policy if self.asked > 1 else None
+
+        def room(self, bound: int) -> bool:
+            return True
+
+        def push(self, message: bytes, version: int, bound: int, when_full: str) -> bool:
+            into = self.sent if len(self.refused) == 3 else self.refused
+            into.append((message, version))
+            return into is self.sent
+
+    queue: Any = Contended()
+    program._collect(queue, told, GeneratorCommandConfig(run="run"))
+    assert len(queue.sent) == 1
+    assert queue.refused == queue.sent * 3
+    # Never of a policy that no learner has given.
+    assert queue.sent[0][1] == 3
 
 
 @redis_server

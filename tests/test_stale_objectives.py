@@ -245,6 +245,19 @@ def test_the_cap_grows_from_its_start_and_the_step_is_scaled_from_the_first_roun
     assert (plain.max_importance_ratio, plain.ess_base) == (100.0, 0.0)
 
 
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_rollouts_that_fill_a_queue_do_not_lower_the_rate(schedule: str, tmp_path) -> None:
+    words = [f"optim.schedule={schedule}", "algo.clip_schedule=linear"]
+    plain = run_config("Target", tmp_path, *words)
+    u = plain.clocks.update_frequency
+    clocks = plain.clocks.model_copy(update={"lag": 5})
+    # The frames that fill the queue come on top.
+    late = plain.model_copy(update={"clocks": clocks, "total_frames": plain.total_frames + 5 * u})
+    for k in range(1, plain.total_frames // u):
+        one, other = Schedule(plain)(k * u), Schedule(late)((k + 5) * u)
+        assert vars(one) == pytest.approx(vars(other))
+
+
 def test_a_ratio_that_overflows_gives_no_infinite_loss_where_the_weight_is_capped() -> None:
     far = torch.tensor([-200.0])
     for name in ("decoupled", "spo"):

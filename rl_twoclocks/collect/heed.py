@@ -10,7 +10,7 @@ REMEMBERED = 256
 
 
 class Heed:
-    """By worker, how many versions behind it went on although newer policies were there to take.
+    """By worker, how many publications behind it went on although newer ones were there to take.
 
     A worker looks for a policy before every slice. What was published before it finished one slice, it
     must have taken for the next: no slowness of its own can excuse it.
@@ -33,14 +33,14 @@ class Heed:
             return
         self.finished[worker] = finished
         known = [v for at, v in self.published if before is not None and at <= before]
-        self.note(worker, known[-1] if known else version, version)
-
-    def note(self, worker: int, told: int, version: int) -> None:
-        """Note that a worker which was told of a version sent a slice of another."""
-        self.behind[worker] = max(told - version, 0)
+        # In the order of publication: a ring lets older policies act again.
+        if version in known:
+            self.behind[worker] = known[::-1].index(version)
+        else:
+            self.behind[worker] = len(known) if known and version < min(known) else 0
 
     def readings(self) -> dict[str, float]:
-        """Versions that the worst worker is behind by its own fault, and which one that is."""
+        """Publications that the worst worker is behind by its own fault, and which one that is."""
         worst = max(self.behind, key=lambda worker: self.behind[worker], default=0)
         return {
             "collect/worker_behind": float(self.behind.get(worst, 0)),

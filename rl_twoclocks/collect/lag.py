@@ -43,6 +43,12 @@ class Delay:
         """Drop what waits."""
         self.queue.clear()
 
+    def cut(self) -> bool:
+        """Mark that the newest waiting rollout is not continued; False if none waits."""
+        if self.queue:
+            self.queue[-1]["cut"][:, -1] = True
+        return bool(self.queue)
+
     def state_dict(self) -> list[dict[str, torch.Tensor]]:
         """All waiting rollouts."""
         return [{k: v.clone() for k, v in rollout.items()} for rollout in self.queue]

@@ -14,7 +14,6 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.generator import Generator, example_slice
-from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -71,11 +70,10 @@ class RaySource:
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.dropped = self.uncounted = 0
         self.restarts = restarts
-        self.heed = Heed()
         self.noise: Noise | None = None
         self.policy, self.version = ray.put(behaviour.published()), behaviour.version
         self.actors: dict[int, Any] = {}
-        self.pending: dict[Any, tuple[int, int]] = {}
+        self.pending: dict[Any, int] = {}
         self.idle: set[int] = set()
         self.waiting: list[tuple[int, TensorDict]] = []
         for index in range(config.collect.workers):
@@ -147,7 +145,7 @@ class RaySource:
             "clock/dropped_frames": float(self.dropped),
             "collect/waiting": float(len(self.waiting)),
             "collect/restarts": float(self.restarts),
-        } | self.heed.readings()
+        }
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
@@ -167,7 +165,7 @@ class RaySource:
         self._ask(index)
 
     def _ask(self, index: int) -> None:
-        self.pending[self.actors[index].collect.remote(self.policy)] = (index, self.version)
+        self.pending[self.actors[index].collect.remote(self.policy)] = index
 
     def _keep_busy(self) -> None:
         """Ask idle actors for another slice while there is room for it."""
@@ -182,7 +180,7 @@ class RaySource:
             return
         done, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
         for future in done:
-            index, told = self.pending.pop(future)
+            index = self.pending.pop(future)
             try:
                 version, arrays = ray.get(future)
             except ray.exceptions.RayTaskError as error:
@@ -200,7 +198,6 @@ class RaySource:
             frames = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
             shape = self.example.batch_size
             self.waiting.append((version, TensorDict(frames, batch_size=shape)))
-            self.heed.note(index, told, version)
             self.idle.add(index)
 
     def _replace(self, index: int, error: Exception) -> None:

@@ -145,9 +145,9 @@ class RedisQueue:
                     ) from error
                 time.sleep(PAUSE)
             except redis.ResponseError as error:
-                raise WorkerError(
-                    f"{self.url} holds something else under {self.base}: {error}"
-                ) from error
+                wrong = "WRONGTYPE" in str(error)
+                what = f"holds something else under {self.base}" if wrong else "cannot do it"
+                raise WorkerError(f"{self.url} {what}: {error}") from error
 
     # -- the learner's side --------------------------------------------------------------------
 
@@ -221,9 +221,13 @@ class RedisQueue:
         return self.prefix + "slices:*"
 
     def close(self) -> None:
-        """Take the run off the server, if it is there: generators see it and end."""
+        """Take the sitting off the server, if it is there: generators see it and end."""
         with contextlib.suppress(redis.RedisError):
-            self._open_once()
+            # Not what another learner of this name has announced since.
+            if self.server.get(self.base + "sitting") == self.prefix.encode():
+                self.server.delete(self.base + "sitting")
+            for key in self.server.scan_iter(self.prefix + "*"):
+                self.server.delete(key)
         self.server.close()
 
     # -- the generator's side ------------------------------------------------------------------

@@ -69,6 +69,7 @@ class RedisSource:
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
         self.told = json.dumps(told)
         self.policy = behaviour.published()
+        self.newest = self.policy.version
         self.orders = Orders()
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = restarts
@@ -106,8 +107,7 @@ class RedisSource:
             self._drop(expired)
             for message in messages:
                 try:
-                    newest = self.policy.version
-                    taken.append(unpack_slice(message, self.example, newest, max_staleness))
+                    taken.append(unpack_slice(message, self.example, self.newest, max_staleness))
                     heard = time.monotonic()
                 except RefusedError as error:
                     self.refused, self.why_refused = self.refused + 1, str(error)
@@ -128,6 +128,8 @@ class RedisSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
         self.policy = behaviour.published()
+        # With `lag_mode=ring` the policy that acts may be older than the one before it.
+        self.newest = max(self.newest, self.policy.version)
         self._announce()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:

@@ -43,7 +43,7 @@ def worker_alarm(history: History, limits: Limits) -> Alarm | None:
     return Alarm(
         "worker_version",
         "danger",
-        {"worker": worker, "versions": history.newest("collect/worker_behind")},
+        {"worker": worker, "publications": history.newest("collect/worker_behind")},
         f"worker {worker:.0f} does not take the policies that are published;",
         "end its process: it is replaced.",
     )
