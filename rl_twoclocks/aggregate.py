@@ -56,12 +56,12 @@ def pooled(scores: Scores, resamples: int = RESAMPLES) -> Estimate:
 
 def ratio(above: Scores, below: Scores, resamples: int = RESAMPLES) -> Estimate:
     """Pooled interquartile mean of one set of runs over that of another."""
-    return _of_two(above, below, lambda x, y: x / np.where(y == 0, np.nan, y), resamples)
+    return _of(lambda x, y: x / np.where(y == 0, np.nan, y), resamples, above, below)
 
 
 def difference(above: Scores, below: Scores, resamples: int = RESAMPLES) -> Estimate:
     """Pooled interquartile mean of one set of runs minus that of another."""
-    return _of_two(above, below, lambda x, y: x - y, resamples)
+    return _of(lambda x, y: x - y, resamples, above, below)
 
 
 def probability_of_improvement(
@@ -86,20 +86,24 @@ def probability_of_improvement(
     return Estimate(float(np.mean(values)), *_interval(np.mean(drawn, axis=0)))
 
 
-def _of_two(
-    above: Scores,
-    below: Scores,
-    combine: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    resamples: int,
+def combined(
+    samples: Sequence[Sequence[float]],
+    combine: Callable[..., np.ndarray],
+    resamples: int = RESAMPLES,
 ) -> Estimate:
+    """A function of the interquartile means of several sets of runs, all of them resampled."""
+    return _of(combine, resamples, *({"runs": values} for values in samples))
+
+
+def _of(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> Estimate:
     stream = np.random.default_rng(0)
     points, draws = [], []
-    for scores in (above, below):
+    for scores in sets:
         tasks = _arrays(scores)
         points.append(interquartile_mean(np.concatenate(tasks)))
         drawn = np.concatenate([_resample(x, resamples, stream) for x in tasks], axis=-1)
         draws.append(interquartile_mean(drawn))
-    return Estimate(float(combine(points[0], points[1])), *_interval(combine(draws[0], draws[1])))
+    return Estimate(float(combine(*points)), *_interval(combine(*draws)))
 
 
 def _arrays(scores: Scores) -> list[np.ndarray]:
@@ -107,6 +111,8 @@ def _arrays(scores: Scores) -> list[np.ndarray]:
     arrays = [x for x in arrays if x.size]
     if not arrays:
         raise ValueError("there is no score")
+    if not all(np.isfinite(x).all() for x in arrays):
+        raise ValueError("a score is not finite: say what such a run counts as")
     return arrays
 
 

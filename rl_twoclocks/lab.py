@@ -8,9 +8,14 @@ numbers by the rules in `rl_twoclocks.verdict`.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config_commands import LabCommandConfig
+
+if TYPE_CHECKING:
+    from rl_twoclocks.scenario import Run
 
 
 def main() -> None:
@@ -23,18 +28,29 @@ def experiment(command: LabCommandConfig) -> None:
 
     Raises:
         ConfigError: there is no such scenario, budget or arm, or an arm cannot be run.
-        RuntimeError: runs failed; the finished ones are kept, and the same command goes on.
+        WorkerError: runs failed; what the others came to is written, and the same command goes on.
     """
-    from pathlib import Path
-
-    from rl_twoclocks import scenario, verdict
+    from rl_twoclocks import scenario
+    from rl_twoclocks.envs import WorkerError
 
     found = scenario.load(command.scenario)
     place = Path(command.out or f"lab/{command.scenario}-{command.budget}").expanduser()
     failed = scenario.run(found, command.budget, place, command.jobs, command.arms)
-    if failed:
-        raise RuntimeError(f"{len(failed)} runs failed, the logs say why: {', '.join(failed)}")
     runs = scenario.read(found, place)
+    scenario.write_results(found, command.budget, runs, place / "results.csv")
+    missing = [arm for arm in found.arms if all(run.arm != arm for run in runs)]
+    if missing:
+        print(f"\nno verdict yet: no run of {', '.join(missing)} is finished")
+    else:
+        _conclude(command, place, runs)
+    if failed:
+        raise WorkerError(f"{len(failed)} runs failed, the logs say why: {', '.join(failed)}")
+
+
+def _conclude(command: LabCommandConfig, place: Path, runs: list[Run]) -> None:
+    from rl_twoclocks import scenario, verdict
+
+    found = scenario.load(command.scenario)
     conclusion = verdict.conclude(found, command.scenario, command.budget, runs)
     verdict.write(found, conclusion, runs, place)
     print(f"\n{conclusion.text}")

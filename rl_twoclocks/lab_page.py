@@ -70,8 +70,9 @@ with its 95 % bootstrap interval, every seed as a thin line.</figcaption></figur
 <p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
 <ul>{made}</ul>
 <p>Rule, written down before the runs: {escape(scenario.rule)} The failure reproduces if the fault's
-interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on.
-A further claim holds if the intervals of its two arms lie apart.</p>
+interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on,
+with an interval above the fault's. A run that diverged scores 0. A further claim holds if the intervals
+of its two arms lie apart.</p>
 </body></html>
 """
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from rl_twoclocks.cli import NOT_FINITE
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
 from rl_twoclocks.configure import compose, config_dir, validate
@@ -28,9 +29,12 @@ from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
 EVALUATIONS = 20
-"""Evaluations per run, from which collapses are told."""
-COLUMNS = ("arm", "seed", "value", "fall_frames", "collapse_round", "alarms")
+"""Evaluations of a healthy run, from which collapses are told; other arms have them as often."""
+COLUMNS = ("arm", "seed", "value", "fall_frames", "collapse_round", "diverged", "alarms")
 """Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
+
+
+COMMAND = "python -m rl_twoclocks.train"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Run:
     """Medians over the run of the readings that the scenario shows."""
     curve: tuple[tuple[int, float], ...] = ()
     """(frames, reading) of all evaluations."""
+    command: str = ""
+    """The overrides that it was made with."""
+    diverged: bool = False
+    """Whether it ended because a number was not finite: counts as a random policy, and as fallen."""
 
     @property
     def alarm(self) -> int | None:
@@ -94,7 +102,8 @@ def words_of(scenario: ScenarioConfig, budget: str, arm: str, seed: int) -> list
         # What fills the queue comes on top, so that all arms learn for as many rounds.
         frames += config.clocks.lag * config.clocks.update_frequency
         words.append(f"total_frames={frames}")
-    every = max(frames // EVALUATIONS, 1)
+    # The same for all arms: three evaluations in a row are a collapse.
+    every = max(composed(scenario, budget, "healthy").total_frames // EVALUATIONS, 1)
     return [*words, f"seed={seed}", f"eval.every_frames={every}", "logger=jsonl"]
 
 
@@ -127,10 +136,12 @@ def run(
 ) -> list[str]:
     """Train all runs that are not finished, or those of some arms; return the names of the failed.
 
-    Arms that need what this machine lacks are left out with a word.
+    Arms that need what this machine lacks are left out with a word. A run that ends because a number is
+    not finite has not failed: that is what it came to.
 
     Raises:
-        ConfigError: there is no such arm, or one is no valid configuration; nothing was started.
+        ConfigError: there is no such arm, one is no valid configuration, or the place holds runs of
+            other commands; nothing was started.
     """
     every = every_arm(scenario)
     for arm in arms or ():
@@ -145,28 +156,36 @@ def run(
             print(f"{arm}: left out, {lack}", flush=True)
             todo = [job for job in todo if job[0] != arm]
 
+    for arm in every:
+        for path in place.glob(f"{arm}/seed*.txt"):
+            seed = int(path.stem.removeprefix("seed"))
+            if path.read_text().strip() != " ".join(words_of(scenario, budget, arm, seed)):
+                raise ConfigError(f"{path} is of another command: choose another place with out=")
+
     def one(job: tuple[str, int]) -> str | None:
         arm, seed = job
         directory = place / arm / f"seed{seed}"
-        command_file = directory.parent / f"seed{seed}.txt"
-        words = " ".join(commands[job])
-        if command_file.exists() and command_file.read_text().strip() != words:
-            raise ConfigError(
-                f"{directory} is of another command ({command_file}): choose another place with out="
-            )
-        if (directory / "result.json").exists():
+        if (directory / "result.json").exists() or _diverged(directory).exists():
             return None
         directory.parent.mkdir(parents=True, exist_ok=True)
-        command_file.write_text(words + "\n")
+        directory.with_suffix(".txt").write_text(" ".join(commands[job]) + "\n")
         command = [sys.executable, "-m", "rl_twoclocks.train", *commands[job]]
         command += [f"run_dir={directory}", "logger.display=none"]
         with open(directory.parent / f"seed{seed}.log", "a") as log:
             code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-        print(f"{arm} seed {seed}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
-        return f"{arm}/seed{seed}" if code else None
+        if code == NOT_FINITE:
+            _diverged(directory).touch()
+        said = {0: "done", NOT_FINITE: "diverged"}.get(code, f"exit code {code}")
+        print(f"{arm} seed {seed}: {said}", flush=True)
+        return None if code in (0, NOT_FINITE) else f"{arm}/seed{seed}"
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         return [name for name in pool.map(one, todo) if name is not None]
+
+
+def _diverged(directory: Path) -> Path:
+    """The file that says so of a run."""
+    return directory.with_suffix(".diverged")
 
 
 def lacking(config: Config) -> str:
@@ -190,20 +209,23 @@ def lacking(config: Config) -> str:
 def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
     """Read all finished runs below a folder."""
     return [
-        _read(scenario, arm, path.parent)
+        _read(scenario, arm, path.with_suffix(""))
         for arm in every_arm(scenario)
-        for path in sorted(place.glob(f"{arm}/seed*/result.json"))
+        for path in sorted(place.glob(f"{arm}/seed*.txt"))
+        if (path.with_suffix("") / "result.json").exists() or path.with_suffix(".diverged").exists()
     ]
 
 
 def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
-    rows = read_metrics(directory / "metrics.jsonl")
+    rows, diverged = read_metrics(directory / "metrics.jsonl"), _diverged(directory).exists()
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]
     ends = (k for k in range(3, len(values) + 1) if collapsed(values[:k], scenario.random))
     fall = next(ends, None)
     # The collapse begins with the first of the three evaluations.
     fallen = None if fall is None else evaluated[fall - 3]
+    if diverged and fallen is None and rows:
+        fallen = rows[-1]
     alarms: dict[str, int] = {}
     for event in read_events(directory / "events.jsonl"):
         if event["kind"] == "alarm" and event["severity"] in ("warn", "danger"):
@@ -216,11 +238,13 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
     return Run(
         arm=arm,
         seed=int(directory.name.removeprefix("seed")),
-        value=values[-1],
+        value=scenario.random if diverged else values[-1],
         fall=None if fallen is None else int(fallen["frames"]),
         collapse=None if fallen is None else int(fallen["clock/policy_version"]),
+        diverged=diverged,
         alarms=alarms,
         shown=shown,
+        command=directory.with_suffix(".txt").read_text().strip(),
         curve=tuple((int(r["frames"]), v) for r, v in zip(evaluated, values, strict=True)),
     )
 
@@ -231,11 +255,11 @@ def write_results(scenario: ScenarioConfig, budget: str, runs: Sequence[Run], pa
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*COLUMNS, *scenario.shown, "budget", "command"])
         for one in runs:
-            words = words_of(scenario, budget, one.arm, one.seed)
             alarms = " ".join(f"{name}@{number}" for name, number in one.alarms.items())
-            row: list[Any] = [one.arm, one.seed, f"{one.value:.6g}", one.fall, one.collapse, alarms]
+            row: list[Any] = [one.arm, one.seed, f"{one.value:.6g}", one.fall, one.collapse]
+            row += [int(one.diverged), alarms]
             row += [f"{one.shown[n]:.4g}" if n in one.shown else "" for n in scenario.shown]
-            writer.writerow([*row, budget, " ".join(["python -m rl_twoclocks.train", *words])])
+            writer.writerow([*row, budget, f"{COMMAND} {one.command}".strip()])
 
 
 def read_results(scenario: ScenarioConfig, path: Path) -> list[Run]:
@@ -252,6 +276,8 @@ def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
         value=float(row["value"]),
         fall=int(row["fall_frames"]) if row["fall_frames"] else None,
         collapse=int(row["collapse_round"]) if row["collapse_round"] else None,
+        diverged=row["diverged"] == "1",
         alarms={name: int(number) for name, _, number in pairs},
+        command=row["command"].removeprefix(COMMAND).strip(),
         shown={name: float(row[name]) for name in scenario.shown if row[name]},
     )

@@ -1,16 +1,21 @@
 """The rules by which scenarios of the lab are judged; the same for all, and older than any result.
 
 A run's score is (reading of its last evaluation - random) / (interquartile mean of the healthy arm -
-random); an arm of another task has a healthy arm of its own. The failure *reproduces* if the fault's
-interquartile mean lies below 0.6 and the intervals of fault and healthy do not touch. The cure *cures*
-if its interquartile mean is at least 0.9. With fewer than five seeds nothing is decided. Intervals are
-95 % bootstrap intervals over seeds; of shares of runs, Wilson's.
+random); an arm of another task has a healthy arm of its own. A run that diverges scores 0. The failure
+*reproduces* if the fault's interquartile mean lies below 0.6 and the intervals of fault and healthy do
+not touch, and it does *not* if the fault's whole interval lies above 0.6; else nothing is shown. The
+cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's. With
+fewer than five seeds, or a healthy arm whose interval reaches down to random, nothing is decided.
+Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some 91 %, of five 88 %); of
+shares of runs, Wilson's.
 
-A collapse is three evaluations in a row below half of the best score (`diagnostics.cliff`); the lead is
-the number of rounds from a faulty run's first alarm of at least warn to its collapse.
+A collapse is three evaluations in a row below half of the best score (`diagnostics.cliff`), or a number
+that is not finite; the lead is the number of rounds from a faulty run's first alarm of at least warn to
+its collapse.
 
 A further claim, that one arm lies lower than another, *holds* if their intervals lie apart that way
-round, does *not hold* if they lie apart the other way round, and is *not shown* where they overlap.
+round, does *not hold* if they lie apart the other way round, and is *not shown* where they overlap. Of
+arms with healthy arms of their own the interval of the difference counts, drawn with both of those.
 """
 
 from __future__ import annotations
@@ -22,10 +27,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_twoclocks.aggregate import Estimate, pooled
+from rl_twoclocks.aggregate import Estimate, combined, pooled
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import ClaimConfig, ScenarioConfig
-from rl_twoclocks.scenario import Run, every_arm, write_results
+from rl_twoclocks.scenario import Run, every_arm
 
 FALLEN, CURED = 0.6, 0.9
 ENOUGH = 5
@@ -49,7 +54,8 @@ class Conclusion:
     scenario: str
     budget: str
     verdict: str
-    """reproduces and is cured | reproduces, not cured | does not reproduce | undecided: why."""
+    """reproduces and is cured | reproduces, not cured | reproduces, cure not shown |
+    does not reproduce | not shown: why | undecided: why."""
     text: str
     scores: dict[str, Estimate]
     """By arm, relative to healthy."""
@@ -78,7 +84,7 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
     led = leads(by_arm["fault"])
     lead = statistics.median(led) if led else None
-    text = _sentence(name, verdict, scores, collapses, lead, seeds)
+    text = _sentence(name, verdict, scores, by_arm, seeds)
     claims = [tell(scenario, claim, by_arm) for claim in scenario.claims]
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
 
@@ -102,22 +108,32 @@ def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> 
 def relative(
     scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]], arm: str
 ) -> list[float] | None:
-    """Scores of an arm's runs, relative to its healthy arm; 0 where that one learnt nothing."""
+    """Scores of an arm's runs, relative to its healthy arm; None where that one learnt nothing.
+
+    Where the scenario's own healthy arm learnt nothing all are 0, and nothing is decided.
+    """
     healthy = scenario.baselines.get(arm, "healthy")
     if healthy not in by_arm:
         return None
-    span = pooled({healthy: [r.value for r in by_arm[healthy]]}).value - scenario.random
+    found = pooled({healthy: [r.value for r in by_arm[healthy]]})
+    if found.low <= scenario.random and healthy != "healthy":
+        return None
+    span = found.value - scenario.random
     return [(r.value - scenario.random) / span if span > 0 else 0.0 for r in by_arm[arm]]
 
 
 def judge(scores: Mapping[str, Estimate]) -> str:
     """The verdict about fault and cure."""
     healthy, fault, cure = (scores[arm] for arm in ("healthy", "fault", "cure"))
-    if healthy.value <= 0:
+    if healthy.low <= 0:
         return "undecided: the healthy arm learnt nothing"
-    if not (fault.value < FALLEN and fault.high < healthy.low):
+    if fault.low >= FALLEN:
         return "does not reproduce"
-    return "reproduces and is cured" if cure.value >= CURED else "reproduces, not cured"
+    if not (fault.value < FALLEN and fault.high < healthy.low):
+        return "not shown: the intervals are too wide"
+    if cure.value < CURED:
+        return "reproduces, not cured"
+    return "reproduces and is cured" if cure.low > fault.high else "reproduces, cure not shown"
 
 
 def tell(
@@ -130,8 +146,17 @@ def tell(
         for arm, (found, count) in zip((claim.lower, claim.higher), sides, strict=True)
     ]
     (lower, _), (higher, _) = sides
+    gap = _gap(scenario, claim, by_arm)
     if lower is None or higher is None:
         verdict = f"undecided: fewer than {ENOUGH} runs to go by"
+    elif gap is not None:
+        verdict = (
+            "holds"
+            if gap.high < 0
+            else "does not hold: it is the other way round"
+            if gap.low > 0
+            else "not shown: the difference may be nothing"
+        )
     elif lower.high < higher.low:
         verdict = "holds"
     elif higher.high < lower.low:
@@ -139,6 +164,20 @@ def tell(
     else:
         verdict = "not shown: the intervals overlap"
     return Judged(claim.claim, said[0], said[1], verdict)
+
+
+def _gap(
+    scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]]
+) -> Estimate | None:
+    """Score of one arm minus that of the other, where each is relative to a healthy arm of its own."""
+    arms = (claim.lower, claim.higher)
+    baselines = [scenario.baselines.get(arm, "healthy") for arm in arms]
+    if claim.of != "score" or len(set(baselines)) == 1:
+        return None
+    if any(name not in by_arm for name in (*arms, *baselines)):
+        return None
+    gains = [[r.value - scenario.random for r in by_arm[name]] for name in (*arms, *baselines)]
+    return combined(gains, lambda low, high, of_low, of_high: low / of_low - high / of_high)
 
 
 def _measure(
@@ -170,27 +209,31 @@ def _sentence(
     name: str,
     verdict: str,
     scores: Mapping[str, Estimate],
-    collapses: Mapping[str, int],
-    lead: float | None,
+    by_arm: Mapping[str, Sequence[Run]],
     seeds: int,
 ) -> str:
     fault, cure = scores["fault"], scores["cure"]
-    subject = "" if verdict.startswith("undecided") else "the failure "
+    subject = "" if verdict.startswith(("undecided", "not shown")) else "the failure "
     text = f"{name}: {subject}{verdict}."
     text += f" With the fault the score is {fault} of healthy, with the cure {cure}, {seeds} seeds."
-    if collapses["fault"]:
-        text += f" {collapses['fault']} of the fault's runs collapsed"
-        text += f", {lead:.0f} rounds after the first alarm (median)." if lead is not None else "."
-    return text
+    fallen = sum(r.collapse is not None for r in by_arm["fault"])
+    if not fallen:
+        return text
+    text += f" {fallen} of the fault's runs collapsed"
+    if led := leads(by_arm["fault"]):
+        # Whether an alarm says something shows beside what healthy runs raise.
+        alarmed = sum(r.alarm is not None for r in by_arm["healthy"])
+        text += f", {len(led)} of them after an alarm, {statistics.median(led):.0f} rounds (median)"
+        text += f"; {alarmed} of {len(by_arm['healthy'])} healthy runs raised one too"
+    return text + "."
 
 
 def write(
     scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run], place: Path
 ) -> None:
-    """Write results.csv (a row per run), conclusion.json and the page."""
+    """Write conclusion.json and the page."""
     from rl_twoclocks.lab_page import page
 
-    write_results(scenario, conclusion.budget, runs, place / "results.csv")
     shown = asdict(conclusion) | {"scores": {k: list(v) for k, v in conclusion.scores.items()}}
     (place / "conclusion.json").write_text(json.dumps(shown, indent=2) + "\n")
     (place / "index.html").write_text(page(scenario, conclusion, runs))

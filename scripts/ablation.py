@@ -44,9 +44,9 @@ ARMS: dict[str, list[str]] = {
     "clip 0.1": ["algo.clip_epsilon=0.1"],
     "AGC": ["optim=adam_agc"],
     "safe clocks": [],
-    "safe clocks, segments cut": ["collect.split_trajs=true"],
+    "safe clocks and segments cut": ["collect.split_trajs=true"],
 }
-BASES = {"safe clocks, segments cut": "safe clocks"}
+BASES = {"safe clocks and segments cut": "safe clocks"}
 """What an arm is compared with, where it is not `shipped`."""
 
 

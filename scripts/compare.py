@@ -30,6 +30,7 @@ RANDOM = {
     "inverted_double_pendulum": 60.0, "cartpole": 22.0, "acrobot": -500.0, "pendulum": -1250.0,
 }  # fmt: skip
 """Returns of a random policy, the zero of the scores."""
+FILE = Path(__file__).parent.parent / "docs" / "benchmarks" / "returns.csv"
 
 
 def main() -> int:
@@ -40,9 +41,11 @@ def main() -> int:
     parser.add_argument("first", help="clocks of the set that is the measure")
     parser.add_argument("second", help="clocks of the set that is compared with it")
     parser.add_argument("--tasks", nargs="+", help="only these; default: all that both have")
-    parser.add_argument("--file", type=Path, default=Path("docs/benchmarks/returns.csv"))
+    parser.add_argument("--file", type=Path, default=FILE)
     args = parser.parse_args()
     returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    if not args.file.is_file():
+        parser.error(f"there is no {args.file}")
     with args.file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     # Only runs of the longest budget that a task has: others are no further seeds.

@@ -163,7 +163,9 @@ def _path(points: list[tuple[float, float]]) -> str:
     parts = []
     for hole, stretch in itertools.groupby(points, key=lambda p: p[1] != p[1]):
         if not hole:
-            parts.append("M" + " ".join(f"{a:.7g},{b:g}" for a, b in stretch))
+            places = [f"{a:.7g},{b:g}" for a, b in stretch]
+            # A lone point is a line of no length, which round caps make visible.
+            parts.append("M" + " ".join(places) + ("h0" if len(places) == 1 else ""))
     return "".join(parts)
 
 

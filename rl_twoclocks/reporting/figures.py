@@ -138,8 +138,16 @@ def figures(experiments: Sequence[Experiment]) -> list[Figure]:
 
 
 def kind(event: dict[str, Any]) -> str:
-    """What an event counts as: the severity of an alarm, else rescue or order."""
+    """What an event counts as: the severity of an alarm, else rescue or order.
+
+    A number that is not finite is a danger; who collected and died, and what the governor would have
+    ordered, are to be watched.
+    """
     found = event.get("severity") or event.get("kind")
+    if found == "nonfinite":
+        return "danger"
+    if found == "restart" or (found == "order" and not event.get("given", True)):
+        return "watch"
     return str(found) if found in KINDS else "order"
 
 
