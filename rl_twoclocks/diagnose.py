@@ -87,8 +87,9 @@ class Diagnose:
             readings |= ratio
             if alarm is not None:
                 self.begun += self.panel.take([alarm], self.history.round)
-        if self.level > 1 and not self._calibrating:
-            readings |= self._data(window, ready)
+        if self.level > 1:
+            if not self._calibrating:
+                readings |= self._data(window, ready)
             readings |= pace_readings(rollout["reward"], rollout["terminated"])
             if lengths := [length for _, length in self.parts.episodes.finished]:
                 readings[EPISODE] = max(lengths) / rollout.shape[1]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from rl_twoclocks import ConfigError, compose
+from rl_twoclocks.checks import Finding
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.report import draw, main, write
 from rl_twoclocks.reporting import axes, heatmap, page, runs, statistics
@@ -347,11 +348,15 @@ def test_long_lists_of_events_are_cut_with_a_word(config: dict[str, Any], tmp_pa
 
 
 def test_changes_can_be_copied_where_they_can_be_typed() -> None:
-    from rl_twoclocks.reporting.tables import command
+    from rl_twoclocks.reporting.tables import todo
 
-    assert command("a.b=1 c=2") == '<code class="copy">a.b=1 c=2</code>'
-    assert command("see <error.txt>") == "see &lt;error.txt&gt;"
-    assert command("") == "-"
+    def cell(change: str, advice: str = "") -> str:
+        return todo(Finding("", "", "", "", "warn", change, advice))
+
+    assert cell("a.b=1 c=2") == '<code class="copy">a.b=1 c=2</code>'
+    assert cell("", "see <error.txt>") == "see &lt;error.txt&gt;"
+    assert cell("a=1", "or wait") == '<code class="copy">a=1</code> or wait'
+    assert cell("") == "-"
 
 
 def test_no_two_of_many_lines_look_the_same() -> None:

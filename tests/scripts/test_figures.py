@@ -224,8 +224,9 @@ class TestAtari:
 
 
 LAB_COLUMNS = [
-    "arm", "seed", "value", "fall_frames", "collapse_round", "diverged", "alarms", "clock/staleness_mean",
-    "diag/total_variation", "diag/kl_behaviour", "diag/baseline_leak", "budget", "command",
+    "arm", "seed", "value", "fall_frames", "collapse_round", "diverged", "alarms",
+    "clock/staleness_mean", "diag/total_variation", "diag/kl_behaviour", "diag/baseline_leak",
+    "budget", "command",
 ]  # fmt: skip
 
 
