@@ -22,6 +22,7 @@ from pathlib import Path
 
 import rows as kept
 import yaml
+from training import claim
 
 from rl_twoclocks.record import read_metrics
 
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     def one(job: tuple[str, list[str], int]) -> int:
         task, words, seed = job
         place = args.runs / f"{task}-{args.clocks}{args.label}" / f"seed{seed}"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        claim(words, place)
         words = [sys.executable, *words[1:], f"run_dir={place}", "logger.display=plain"]
         with open(place.parent / f"seed{seed}.log", "a") as log:
             code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
@@ -72,7 +73,7 @@ def collect(args: argparse.Namespace) -> int:
         task, seed = config["task"]["name"], config["seed"]
         label = path.parent.parent.name.removeprefix(f"{task}-")
         frames = config["total_frames"]
-        words = command(task, config["clocks"]["name"], seed, frames, [])
+        claimed = path.parent.with_suffix(".txt")
         returns.append(
             {
                 "task": task,
@@ -83,7 +84,7 @@ def collect(args: argparse.Namespace) -> int:
                 "return_std": result["return_std"],
                 "episodes": config["eval"]["episodes"],
                 "wall_seconds": round(result["wall_seconds"], 1),
-                "command": " ".join(words),
+                "command": claimed.read_text().strip() if claimed.exists() else "unknown",
             }
         )
         if (path.parent / "events.jsonl").exists():

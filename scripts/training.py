@@ -12,15 +12,28 @@ QUIET = ["logger.display=none", "diagnostics.pictures=false", "compile=true"]
 """What changes no number."""
 
 
+def claim(command: Sequence[str], place: Path) -> None:
+    """Write a run's command beside its directory, as `<place>.txt`.
+
+    Raises:
+        SystemExit: the directory is of another command.
+    """
+    path, words = place.parent / f"{place.name}.txt", " ".join(command)
+    if path.exists() and path.read_text().strip() != words:
+        raise SystemExit(f"{place} is of another command ({path}): choose another folder")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(words + "\n")
+
+
 def train(command: Sequence[str], place: Path) -> int:
     """Run a `python -m rl_twoclocks.train ...` command into a directory; return its exit code.
 
     A finished run is left as it is, and one that was broken off goes on. Output is appended to
     `<place>.log`.
     """
+    claim(command, place)
     if (place / "result.json").exists():
         return 0
-    place.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, *command[1:], f"run_dir={place}", *QUIET]
     with open(place.parent / f"{place.name}.log", "a") as log:
         code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
