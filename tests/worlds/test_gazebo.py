@@ -263,7 +263,7 @@ def test_a_saved_state_is_played_to_the_same_place(make: Make, task: str) -> Non
 
 
 def test_a_server_killed_in_the_middle_of_a_step_is_back_at_once(make: Make) -> None:
-    world = make("gazebo_diffdrive", 2, frame_skip=5000)  # a step of seconds
+    world = make("gazebo_diffdrive", 2, frame_skip=20_000)  # a step of seconds
     world.reset(seeds=[1, 2])
     victim = world.servers[1].process
     threading.Timer(0.2, victim.kill).start()
