@@ -163,6 +163,7 @@ def export(command: ExportCommandConfig) -> list[Path]:
         raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
     policy = deployed(saved)
+    _clear(out, name, path)
     written = []
     if command.format in ("torch", "both"):
         written.append(_torch_program(policy, out / f"{name}.pt2"))
@@ -187,6 +188,15 @@ def export(command: ExportCommandConfig) -> list[Path]:
     for file in written:
         print(f"{'exported':<10} {file}")
     return written
+
+
+def _clear(out: Path, name: str, checkpoint: Path) -> None:
+    """Remove what another checkpoint's export of this name left: one name is one policy."""
+    facts = out / f"{name}.json"
+    if facts.exists() and json.loads(facts.read_text())["checkpoint"] == str(checkpoint.absolute()):
+        return
+    for ending in (".json", ".onnx", ".pt2"):
+        (out / f"{name}{ending}").unlink(missing_ok=True)
 
 
 def _memory(policy: DeployedPolicy) -> dict[str, Any]:

@@ -110,3 +110,19 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     wrong = command(["checkpoint=x", "format=onix"], tmp_path, "export")
     assert wrong.returncode == 2
     assert "format" in wrong.stderr
+
+
+def test_a_name_never_stands_for_two_policies(tmp_path: Path) -> None:
+    out = tmp_path / "shared"
+    for seed in (1, 2):
+        run(tmp_path / f"seed{seed}", "task=pendulum", f"seed={seed}", rounds=2)
+    first, second = (find(tmp_path / f"seed{seed}") for seed in (1, 2))
+    assert first.name == second.name
+    (out).mkdir()
+    export(ExportCommandConfig(checkpoint=str(first), out=str(out), format="torch"))
+    stale = next(out.glob("*.pt2")).with_suffix(".onnx")
+    stale.write_text("of the first policy")
+    export(ExportCommandConfig(checkpoint=str(first), out=str(out), format="torch"))
+    assert stale.exists()
+    export(ExportCommandConfig(checkpoint=str(second), out=str(out), format="torch"))
+    assert not stale.exists()
