@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_twoclocks.config import Config
-from rl_twoclocks.safety import Derived
+from rl_twoclocks.safety import Derived, oldest_policy
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,8 @@ def predict(config: Config) -> Lag:
     The pool's slots make data older only where it is taken in order of arrival or at random.
     """
     c, collect = config.clocks, config.collect
-    # In publications, each `publish_interval` versions older than the next.
-    ring = c.publish_interval * c.lag if c.lag_mode == "ring" else 0
-    newest = (c.publish_interval - 1) / 2 + ring / 2
-    worst = c.publish_interval - 1 + ring
+    worst: float = oldest_policy(c)
+    newest = worst / 2
     if collect.mode != "sync":
         queued = max(collect.slots // collect.workers, 2)
         newest += (

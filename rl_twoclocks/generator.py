@@ -73,19 +73,26 @@ def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandC
                 generator.take(unpack_policy(message, generator.behaviour.published()))
             if generator.behaviour.version < 0:
                 # A server that was started anew does not have the policy yet.
+                time.sleep(0.005)
                 continue
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
-            # Asked first: a slice is not sent over and over to a queue that is full. Another generator
-            # may take the room meanwhile.
-            while not (queue.room(slots) or when_full == "drop") or not queue.push(
-                frames, stamp, slots, when_full
-            ):
+            while not _send(queue, frames, stamp, slots, when_full):
                 if _orphaned(command) or queue.news() is None:
                     return
                 time.sleep(0.005)
     finally:
         generator.close()
+
+
+def _send(queue: RedisQueue, frames: bytes, stamp: int, slots: int, when_full: str) -> bool:
+    """Send a slice if there is room for it.
+
+    Asked first where room is waited for: a slice is not sent over and over to a full queue. Another
+    generator may take the room meanwhile.
+    """
+    there_is_room = when_full == "drop" or queue.room(slots)
+    return there_is_room and queue.push(frames, stamp, slots, when_full)
 
 
 def _obey(generator: Generator, orders: dict[str, Any], before: dict[str, Any] | None) -> None:

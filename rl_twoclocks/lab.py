@@ -15,6 +15,7 @@ from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config_commands import LabCommandConfig
 
 if TYPE_CHECKING:
+    from rl_twoclocks.config_commands import ScenarioConfig
     from rl_twoclocks.scenario import Run
 
 
@@ -42,15 +43,16 @@ def experiment(command: LabCommandConfig) -> None:
     if missing:
         print(f"\nno verdict yet: no run of {', '.join(missing)} is finished")
     else:
-        _conclude(command, place, runs)
+        _conclude(command, found, place, runs)
     if failed:
         raise WorkerError(f"{len(failed)} runs failed, the logs say why: {', '.join(failed)}")
 
 
-def _conclude(command: LabCommandConfig, place: Path, runs: list[Run]) -> None:
-    from rl_twoclocks import scenario, verdict
+def _conclude(
+    command: LabCommandConfig, found: ScenarioConfig, place: Path, runs: list[Run]
+) -> None:
+    from rl_twoclocks import verdict
 
-    found = scenario.load(command.scenario)
     conclusion = verdict.conclude(found, command.scenario, command.budget, runs)
     verdict.write(found, conclusion, runs, place)
     print(f"\n{conclusion.text}")

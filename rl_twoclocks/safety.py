@@ -151,6 +151,13 @@ def _check(config: Config) -> None:
         )
 
 
+def oldest_policy(clocks: ClocksConfig) -> int:
+    """Versions by which a policy that acts may be older than the learner's, however it is collected."""
+    # A ring holds the last `lag` + 1 publications.
+    publications = 1 + (clocks.lag if clocks.lag_mode == "ring" else 0)
+    return clocks.publish_interval * publications - 1
+
+
 def _check_workers(config: Config) -> None:
     collect, n, c = config.collect, config.num_envs, config.clocks
     if collect.backend == "native" and collect.name in ("envpool", "processes"):
@@ -167,8 +174,7 @@ def _check_workers(config: Config) -> None:
                 )
     if collect.mode == "sync":
         return
-    # A ring holds the last `lag` + 1 publications.
-    oldest = c.publish_interval * (1 + (c.lag if c.lag_mode == "ring" else 0)) - 1
+    oldest = oldest_policy(c)
     limit = collect.max_staleness
     if limit is not None and oldest > limit:
         raise ConfigError(
