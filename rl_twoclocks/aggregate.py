@@ -64,6 +64,15 @@ def difference(above: Scores, below: Scores, resamples: int = RESAMPLES) -> Esti
     return _of(lambda x, y: x - y, resamples, above, below)
 
 
+def shortfall(above: Scores, below: Scores, resamples: int = RESAMPLES) -> float:
+    """How much lower the first set's score may be at most: one-sided 95 % bound; below 0, it is higher.
+
+    The first set is not inferior by more than a margin if this is not above the margin.
+    """
+    draws = _draws(lambda x, y: y - x, resamples, above, below)
+    return float(np.nanpercentile(draws, 95.0))
+
+
 def probability_of_improvement(
     better: Scores, worse: Scores, resamples: int = RESAMPLES
 ) -> Estimate:
@@ -96,14 +105,18 @@ def combined(
 
 
 def _of(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> Estimate:
+    points = [interquartile_mean(np.concatenate(_arrays(scores))) for scores in sets]
+    return Estimate(float(combine(*points)), *_interval(_draws(combine, resamples, *sets)))
+
+
+def _draws(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> np.ndarray:
+    """[resamples] values of the combination, every task of every set resampled by itself."""
     stream = np.random.default_rng(0)
-    points, draws = [], []
+    draws = []
     for scores in sets:
-        tasks = _arrays(scores)
-        points.append(interquartile_mean(np.concatenate(tasks)))
-        drawn = np.concatenate([_resample(x, resamples, stream) for x in tasks], axis=-1)
-        draws.append(interquartile_mean(drawn))
-    return Estimate(float(combine(*points)), *_interval(combine(*draws)))
+        drawn = [_resample(x, resamples, stream) for x in _arrays(scores)]
+        draws.append(interquartile_mean(np.concatenate(drawn, axis=-1)))
+    return combine(*draws)
 
 
 def _arrays(scores: Scores) -> list[np.ndarray]:

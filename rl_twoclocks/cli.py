@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -40,9 +41,19 @@ class Sweep:
 
     VARIABLE = "RL_TWOCLOCKS_SWEEP"
 
-    def __init__(self) -> None:
-        """Begin a record; jobs find it through the environment, so the launcher does not matter."""
-        handle, self.path = tempfile.mkstemp(prefix="sweep-", suffix=".jsonl")
+    def __init__(self, jobs: int | None) -> None:
+        """Begin a record; jobs find it through the environment, so the launcher does not matter.
+
+        It lies where the runs go: a cluster's nodes share that folder with the submitting machine,
+        but not its /tmp.
+
+        Args:
+            jobs: how many will be launched; None: not known beforehand.
+        """
+        self.jobs = jobs
+        folder = Path("runs").absolute()
+        folder.mkdir(exist_ok=True)
+        handle, self.path = tempfile.mkstemp(prefix=".sweep-", suffix=".jsonl", dir=folder)
         os.close(handle)
         os.environ[self.VARIABLE] = self.path
 
@@ -64,15 +75,25 @@ class Sweep:
             file.write(json.dumps(row) + "\n")
 
     def close(self) -> int:
-        """Say which jobs failed, as the last lines; return the first failure's exit code, or 0."""
+        """Say which jobs failed, as the last lines; return the first failure's exit code, or 0.
+
+        A job that was launched and has not said how it ended counts as failed.
+        """
         rows = [json.loads(line) for line in Path(self.path).read_text().splitlines()]
         os.unlink(self.path)
         failed = sorted((row for row in rows if row["code"]), key=lambda row: row["job"])
-        print(f"\nsweep       {len(rows) - len(failed)} of {len(rows)} jobs done")
+        jobs = len(rows) if self.jobs is None else self.jobs
+        silent = sorted(set(range(jobs)) - {row["job"] for row in rows})
+        print(f"\nsweep       {len(rows) - len(failed)} of {jobs} jobs done")
         for row in failed:
             words = " ".join(row["overrides"])
             print(f"failed      job {row['job']}, exit code {row['code']}: {words}: {row['error']}")
-        return failed[0]["code"] if failed else 0
+        if silent:
+            numbers = ", ".join(map(str, silent))
+            print(
+                f"silent      job {numbers}: not begun or killed; the launcher's logs may say why"
+            )
+        return failed[0]["code"] if failed else FAILED if silent else 0
 
 
 def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:
@@ -90,7 +111,6 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
         sys.exit(_search(swept[-1].partition("=")[2], [a for a in arguments if a not in swept]))
     code = 0
     multirun = any(a in _MULTIRUN for a in arguments)
-    sweep = Sweep() if multirun else None
 
     def attempt(values: Any) -> Any:
         nonlocal code
@@ -119,16 +139,17 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     try:
         check_options(_flags(arguments), _HYDRA)
         check_overrides(_overrides(arguments), schema)
-        _check_sweep(arguments, multirun)
+        jobs = _jobs(arguments, multirun)
     except ConfigError as error:
         sys.exit(explain(error))
     # Hydra takes the flag before or after all overrides, not between them.
     flags = [a for a in arguments if a in _MULTIRUN]
     sys.argv[1:] = flags[:1] + free_form([a for a in arguments if a not in _MULTIRUN])
     run = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)
-    if sweep is None:
+    if not multirun:
         run()
         sys.exit(code)
+    sweep = Sweep(jobs)
     try:
         run()
     finally:
@@ -162,15 +183,27 @@ def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     sys.exit(0)
 
 
-def _check_sweep(arguments: list[str], multirun: bool) -> None:
+def _jobs(arguments: list[str], multirun: bool) -> int | None:
+    """How many runs the command asks for; None: Hydra alone knows.
+
+    Raises:
+        ConfigError: several values without -m, or one run_dir for several runs.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import ValueType
 
     overrides = OverridesParser.create().parse_overrides(_overrides(arguments))
-    if not multirun and any(o.is_sweep_override() for o in overrides):
-        swept = next(o for o in overrides if o.is_sweep_override())
-        raise ConfigError(f"{swept.input_line} has several values: add -m to run them all")
+    swept = [o for o in overrides if o.is_sweep_override()]
+    if not multirun and swept:
+        raise ConfigError(f"{swept[0].input_line} has several values: add -m to run them all")
     if multirun and any(o.key_or_group == "run_dir" for o in overrides):
         raise ConfigError("run_dir cannot be given with -m: the runs would share one directory")
+    own_sweeper = any(o.key_or_group.startswith("hydra/sweeper") for o in overrides)
+    if own_sweeper or any(
+        not o.is_discrete_sweep() or o.value_type == ValueType.GLOB_CHOICE_SWEEP for o in swept
+    ):
+        return None
+    return math.prod(len(list(o.sweep_string_iterator())) for o in swept)
 
 
 _MULTIRUN = ("-m", "--multirun")

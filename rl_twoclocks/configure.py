@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,6 +102,23 @@ def _missing(values: Any, prefix: str = "") -> Iterator[str]:
         elif value == "???":
             yield f"{prefix}{key}"
 
+
+def assign(key: str, value: Any) -> str:
+    """The override that gives a key this value, whatever characters a text has: `key='a,b'`."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return f"{key}={'null' if value is None else value}"
+    if isinstance(value, (list, tuple)):
+        return f"{key}=[{','.join(assign('', item)[1:] for item in value)}]"
+    text = str(value)
+    if re.fullmatch(r"[A-Za-z_/][\w./-]*", text, re.ASCII) and text.lower() not in _WORDS:
+        return f"{key}={text}"
+    # Hydra reads a backslash as one of its own only before a quote.
+    quoted = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + (m[2] and "\\'"), text)
+    return f"{key}='{quoted}'"
+
+
+_WORDS = ("null", "true", "false", "nan", "inf")
+"""What Hydra does not take for text."""
 
 FREE = ("kwargs", "limits", "changed")
 """Ends of the keys whose values are free-form dictionaries."""

@@ -23,7 +23,7 @@ import yaml
 from rl_twoclocks.cli import NOT_FINITE
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
-from rl_twoclocks.configure import compose, config_dir, validate
+from rl_twoclocks.configure import assign, compose, config_dir, validate
 from rl_twoclocks.diagnostics.cliff import collapsed
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
@@ -170,7 +170,7 @@ def run(
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.with_suffix(".txt").write_text(" ".join(commands[job]) + "\n")
         command = [sys.executable, "-m", "rl_twoclocks.train", *commands[job]]
-        command += [f"run_dir={directory}", "logger.display=none"]
+        command += [assign("run_dir", directory), "logger.display=none"]
         with open(directory.parent / f"seed{seed}.log", "a") as log:
             code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
         if code == NOT_FINITE:

@@ -12,13 +12,14 @@ import csv
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
@@ -55,7 +56,8 @@ def run_sweep(name: str, overrides: list[str]) -> int:
     total = check(settings, words)
     directory = place(settings, words)
     directory.mkdir(parents=True, exist_ok=True)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Trials that fail or are stopped are told in our own words.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         study_name="sweep",
         storage=_storage(directory),
@@ -70,10 +72,10 @@ def run_sweep(name: str, overrides: list[str]) -> int:
     if not any(_counts(t) and t.user_attrs.get("as_configured") for t in study.trials):
         study.enqueue_trial({}, user_attrs={"as_configured": True})
     print(f"sweep       {directory}: {done} of {settings.trials} trials done before", flush=True)
-    with _terminable():
+    with _stoppable() as stop:
         try:
             study.optimize(
-                lambda trial: _trial(trial, settings, words, directory, total),
+                lambda trial: _trial(trial, settings, words, directory, total, stop),
                 n_trials=max(0, settings.trials - done),
                 n_jobs=settings.jobs,
                 catch=(TrialFailed,),
@@ -85,17 +87,20 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end a sweep as SIGINT does."""
+def _stoppable() -> Iterator[threading.Event]:
+    """Let SIGINT and SIGTERM end a sweep; the event tells trials, which may be other threads."""
+    stop = threading.Event()
 
     def interrupt(number: int, frame: Any) -> None:
+        stop.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stop
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _counts(trial: optuna.trial.FrozenTrial) -> bool:
@@ -151,17 +156,16 @@ def _axes(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def check(settings: SweepConfig, words: list[str]) -> int:
     """Check every key of the space and the configuration itself; return its budget in frames."""
-    from rl_twoclocks.configure import check_overrides, compose
+    from rl_twoclocks.configure import assign, compose
     from rl_twoclocks.safety import settle
 
-    check_overrides([f"{key}=0" for key in settings.space])
     config, _ = settle(compose(words))
     if not config.eval.enabled:
         raise ConfigError("a search goes by evaluations: leave eval=off out")
     for key, axis in settings.space.items():
         # Every end and every choice must be a value that the key can take.
         for value in axis.choices if axis.choices is not None else (axis.low, axis.high):
-            compose([*words, f"{key}={value}"])
+            compose([*words, assign(key, value)])
     return config.total_frames
 
 
@@ -183,17 +187,23 @@ def _storage(directory: Path) -> Any:
 
 
 def _trial(
-    trial: optuna.Trial, settings: SweepConfig, words: list[str], directory: Path, total: int
+    trial: optuna.Trial,
+    settings: SweepConfig,
+    words: list[str],
+    directory: Path,
+    total: int,
+    stop: threading.Event,
 ) -> float:
     """Train one point in a process of its own; report its evaluations, stop it if it lags."""
     import optuna
 
+    from rl_twoclocks.configure import assign
     from rl_twoclocks.record import read_metrics
 
     point = [] if trial.user_attrs.get("as_configured") else _suggest(trial, settings)
     run_dir = directory / f"trial{trial.number}"
     command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
-    command += [f"seed={settings.seed}", f"run_dir={run_dir}", "logger=jsonl"]
+    command += [f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
     command += ["logger.display=none", f"eval.every_frames={max(1, total // EVALUATIONS)}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -205,7 +215,8 @@ def _trial(
         )
         try:
             while process.poll() is None:
-                time.sleep(POLL)
+                if stop.wait(POLL):
+                    raise KeyboardInterrupt
                 rows = read_metrics(run_dir / "metrics.jsonl")
                 points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
                 for frames, value in points[seen:]:
@@ -235,6 +246,9 @@ def _evaluated(row: dict[str, Any]) -> bool:
 
 
 def _suggest(trial: optuna.Trial, settings: SweepConfig) -> list[str]:
+    from rl_twoclocks.configure import assign, schema_keys
+
+    fields = dict(schema_keys())
     words = []
     for key, axis in settings.space.items():
         if axis.choices is not None:
@@ -242,13 +256,23 @@ def _suggest(trial: optuna.Trial, settings: SweepConfig) -> list[str]:
         else:
             assert axis.low is not None
             assert axis.high is not None
-            value = trial.suggest_float(key, axis.low, axis.high, log=axis.log)
-        words.append(f"{key}={value}")
+            whole = _takes_integers(fields[key].annotation)
+            draw = trial.suggest_int if whole else trial.suggest_float
+            value = draw(key, axis.low, axis.high, log=axis.log)  # type: ignore[operator]
+        words.append(assign(key, value))
     return words
+
+
+def _takes_integers(annotation: Any) -> bool:
+    """Whether a key of this type (`int`, `int | None`) takes whole numbers alone."""
+    kinds = get_args(annotation) or (annotation,)
+    return int in kinds and float not in kinds
 
 
 def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
     from optuna.trial import TrialState
+
+    from rl_twoclocks.configure import assign
 
     finished = [t for t in study.trials if t.state == TrialState.COMPLETE]
     failed = [t for t in study.trials if t.state == TrialState.FAIL and _counts(t)]
@@ -267,12 +291,12 @@ def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
     if not finished:
         return 1
     best = study.best_trial
-    point = [f"{key}={value}" for key, value in best.params.items()]
+    point = [assign(key, value) for key, value in best.params.items()]
     first = next((t for t in finished if t.user_attrs.get("as_configured")), None)
     if first is not None:
         print(f"configured  {first.value:.6g}")
     print(f"best        {best.value:.6g} (trial {best.number})")
-    print(f"command     python -m rl_twoclocks.train {' '.join([*words, *point])}")
+    print(f"command     python -m rl_twoclocks.train {shlex.join([*words, *point])}")
     facts = {"return_mean": best.value, "trial": best.number, "overrides": point}
     (directory / "best.yaml").write_text(yaml.safe_dump(facts))
     return 1 if failed else 0

@@ -2,9 +2,11 @@
 
     python scripts/compare.py classic safe
     python scripts/compare.py classic safe --tasks halfcheetah hopper --file docs/benchmarks/returns.csv
+    python scripts/compare.py classic safe --margin 0.10
 
 Pooled over the tasks that both sets have, in scores: (return - random) / (first set's interquartile mean
-- random). Intervals are 95 % stratified bootstrap intervals.
+- random). Intervals are 95 % stratified bootstrap intervals. With `--margin`, a last line says whether the
+second set is not inferior by more than that score (one-sided 95 %), and the exit code is 1 if it may be.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from rl_twoclocks.aggregate import (
     pooled,
     probability_of_improvement,
     ratio,
+    shortfall,
 )
 
 RANDOM = {
@@ -41,6 +44,7 @@ def main() -> int:
     parser.add_argument("first", help="clocks of the set that is the measure")
     parser.add_argument("second", help="clocks of the set that is compared with it")
     parser.add_argument("--tasks", nargs="+", help="only these; default: all that both have")
+    parser.add_argument("--margin", type=float, help="by how much the second may be inferior")
     parser.add_argument("--file", type=Path, default=FILE)
     args = parser.parse_args()
     returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -82,7 +86,12 @@ def main() -> int:
     print(f"{args.second} - {args.first}: {difference(scores[1], scores[0])}")
     better = probability_of_improvement(scores[1], scores[0])
     print(f"probability that a run of {args.second} beats one of {args.first}: {better}")
-    return 0
+    if args.margin is None:
+        return 0
+    worst = shortfall(scores[1], scores[0])
+    verdict = "not inferior" if worst <= args.margin else "may be inferior"
+    print(f"{args.second} is lower by {worst:.3g} at most: {verdict} by more than {args.margin:g}")
+    return int(worst > args.margin)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rl_twoclocks.configure import assign
+
 QUIET = ["logger.display=none", "diagnostics.pictures=false", "compile=true"]
 """What changes no number."""
 
@@ -34,7 +36,7 @@ def train(command: Sequence[str], place: Path) -> int:
     claim(command, place)
     if (place / "result.json").exists():
         return 0
-    words = [sys.executable, *command[1:], f"run_dir={place}", *QUIET]
+    words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
     with open(place.parent / f"{place.name}.log", "a") as log:
         code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
     print(f"{place.parent.name} {place.name}: exit {code}", flush=True)

@@ -11,6 +11,7 @@ from rl_twoclocks.aggregate import (
     pooled,
     probability_of_improvement,
     ratio,
+    shortfall,
 )
 
 
@@ -69,3 +70,13 @@ def test_ratio_and_difference_of_two_sets() -> None:
     above, below = {"a": [4.0, 4.0, 4.0]}, {"a": [2.0, 2.0, 2.0]}
     assert ratio(above, below, resamples=50) == (2.0, 2.0, 2.0)
     assert difference(above, below, resamples=50) == (2.0, 2.0, 2.0)
+
+
+def test_the_shortfall_bounds_the_difference_from_one_side() -> None:
+    stream = np.random.default_rng(3)
+    same = {"a": stream.normal(size=40).tolist()}
+    lower = {"a": (np.asarray(same["a"]) - 1.0).tolist()}
+    assert shortfall(lower, same) == pytest.approx(1.0, abs=0.6)
+    # The two-sided interval is wider than the one-sided bound.
+    assert shortfall(lower, same) < -difference(lower, same).low
+    assert shortfall({"a": [3.0, 3.0]}, {"a": [1.0, 1.0]}, resamples=50) == -2.0

@@ -6,10 +6,11 @@ import importlib
 import sys
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import rl_twoclocks
 from rl_twoclocks import ConfigError, cli, compose
-from rl_twoclocks.configure import check_overrides
+from rl_twoclocks.configure import assign, check_overrides
 
 
 @pytest.fixture(autouse=True)
@@ -215,3 +216,14 @@ def test_a_wrong_option_names_the_nearest(
 )
 def test_hydras_own_options_are_known(words: list[str]) -> None:
     cli.check_options(cli._flags(words), cli._HYDRA)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a,b", "a=b (c)", "it's", r"a\'b", "end\\", r"x\y", "1", "1e5", "null", "True", "", "a b", "[x]"]
+    + ["/tmp/x_1-2.3", "é", None, True, 3, 1e-4, ["mlp", "a,b", None]],
+)  # fmt: skip
+def test_an_assigned_value_is_read_back_as_it_was(value: object) -> None:
+    read = OverridesParser.create().parse_override(assign("key", value)).value()
+    assert (str(read) if isinstance(value, str) else read) == value
+    assert type(read) is not float or isinstance(value, float)

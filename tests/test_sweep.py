@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from rl_twoclocks import ConfigError
-from rl_twoclocks.sweep import check, load, place, run_sweep
+from rl_twoclocks import ConfigError, compose
+from rl_twoclocks.cli import Sweep, _jobs
+from rl_twoclocks.config_commands import SweepConfig
+from rl_twoclocks.configure import validate
+from rl_twoclocks.sweep import _suggest, check, load, place, run_sweep
 from tests.command_envs import command, tiny
 
 optuna = pytest.importorskip("optuna")
@@ -113,3 +120,72 @@ def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None
     assert last[1].startswith("failed      job 1, exit code 2:")
     assert "optim.learning_rate=-1" in last[1]
     assert [p.name for p in (tmp_path / "runs" / "multirun").iterdir()] == ["multirun.yaml"]
+
+
+def test_jobs_that_never_said_how_they_ended_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(Sweep.VARIABLE, "")
+    sweep = Sweep(jobs=3)
+    # Where the runs go, which a cluster's nodes see too.
+    assert Path(sweep.path).parent == tmp_path / "runs"
+    with open(sweep.path, "a") as file:
+        file.write('{"job": 1, "overrides": [], "code": 0, "error": "NoneType"}\n')
+    assert sweep.close() == 1
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last[0] == "sweep       1 of 3 jobs done"
+    assert last[1].startswith("silent      job 0, 2: not begun or killed")
+    assert not Path(sweep.path).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        (["seed=1,2,3"], 3),
+        (["seed=range(0,4)", "task=hopper,walker2d"], 8),
+        (["num_envs=4"], 1),
+        (["task=glob(*)"], None),
+        (["seed=1,2", "hydra/sweeper=other"], None),
+    ],
+)
+def test_the_number_of_jobs_follows_from_the_command(words: list[str], jobs: int | None) -> None:
+    assert _jobs(["-m", *words], multirun=True) == jobs
+
+
+def test_a_whole_number_is_drawn_whole_and_choices_may_be_anything() -> None:
+    axes = {
+        "clocks.update_epochs": {"low": 2, "high": 6},
+        "algo.gae_lambda": {"low": 0.8, "high": 0.98},
+        "optim.max_grad_norm": {"choices": [None, 0.5]},
+        "model": {"choices": ["mlp", "mlp_large"]},
+    }
+    settings = validate({"space": axes}, SweepConfig)
+    assert check(settings, ["task=pendulum"]) > 0
+    for seed in range(4):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+        words = _suggest(study.ask(), settings)
+        compose(words)
+        assert words[0].split("=")[1] in "23456"
+    axes["model"] = {"choices": ["mpl"]}
+    with pytest.raises(ConfigError, match="did you mean model=mlp"):
+        check(validate({"space": axes}, SweepConfig), [])
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_trials_that_run_side_by_side(tmp_path: Path) -> None:
+    words = [*small(tmp_path, 8), "sweep.jobs=2", "total_frames=400_000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_twoclocks.train", "sweep=optuna", *words], cwd=tmp_path
+    )
+    try:
+        deadline = time.monotonic() + 100
+        while len(list(tmp_path.glob("*/trial*/metrics.jsonl"))) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+    assert len(list(tmp_path.glob("*/trial*/metrics.jsonl"))) == 2
