@@ -68,7 +68,7 @@ class ClaimConfig(Group):
     """... than this one."""
     of: Literal["score", "fall", "collapses"] = "score"
     """In what. score: of the last evaluation, relative to healthy; fall: frames at which a run
-    collapsed, of those that did; collapses: share of the runs that collapsed."""
+    collapsed, at most the shorter budget; collapses: share of the runs that collapsed."""
 
 
 class ScenarioConfig(Group):

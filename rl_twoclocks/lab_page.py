@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _STYLE = """
 body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 table{border-collapse:collapse}.t{overflow-x:auto}th{overflow-wrap:anywhere}td:nth-child(2){white-space:nowrap}
-td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}
+td,th{border:1px solid #bbb;padding:.25rem .6rem;text-align:right}th[scope=row]{font-weight:normal}
+figure{margin:0}
 td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}
 .c{font-size:1.15rem;border-left:.3rem solid #47698c;padding-left:.8rem}code{font-size:.85rem}
 @media(prefers-color-scheme:dark){body{color:#eee;background:#161b20}td,th{border-color:#555}}
@@ -41,11 +42,10 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
             found = [r.shown[name] for r in mine if name in r.shown]
             cells.append(f"{median(found):.3g}" if found else "-")
         rows.append(_row([*cells, ", ".join(alarms)]))
-    shown = "".join(f"<th>{escape(name)}</th>" for name in scenario.shown)
+    heads = ["arm", "score, 95 % interval", "collapsed", *scenario.shown, "alarms (warn or worse)"]
     claims = "".join(_row([c.claim, c.verdict, c.lower, c.higher]) for c in conclusion.claims)
     told = (
-        '<h2>Further claims</h2><div class="t"><table><tr><th>claim</th><th>verdict</th>'
-        f"<th>said to be lower</th><th>than</th></tr>{claims}</table></div>"
+        f"<h2>Further claims</h2>{_table(['claim', 'verdict', 'said to be lower', 'than'], claims)}"
         if claims
         else ""
     )
@@ -60,11 +60,11 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
 <h1>{escape(scenario.question)}</h1>
 <p class="c">{escape(conclusion.text)}</p>
 <p>The claim: {escape(scenario.claim)}.</p>
-<figure>{_curves(scenario, runs)}<figcaption>{escape(scenario.reading)}: interquartile mean over seeds
-with its 95 % bootstrap interval, every seed as a thin line.</figcaption></figure>
+<figure role="img" aria-label="{escape(_alternative(scenario, runs))}">{_curves(scenario, runs)}
+</figure><p>{escape(scenario.reading)}: interquartile mean over seeds
+with its 95 % bootstrap interval, every seed as a thin line.</p>
 <h2>Arms</h2>
-<div class="t"><table><tr><th>arm</th><th>score, 95 % interval</th><th>collapsed</th>{shown}
-<th>alarms (warn or worse)</th></tr>{"".join(rows)}</table></div>
+{_table(heads, "".join(rows))}
 {told}
 <h2>How it was made</h2>
 <p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
@@ -77,8 +77,42 @@ of its two arms lie apart.</p>
 """
 
 
+def _table(heads: Sequence[str], rows: str) -> str:
+    first = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    return f'<div class="t" tabindex="0"><table><tr>{first}</tr>{rows}</table></div>'
+
+
 def _row(cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+    first, *others = (escape(c) for c in cells)
+    return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in others) + "</tr>"
+
+
+def _alternative(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
+    """The curves in words: where every arm begins, is best, and ends."""
+    said = []
+    for arm in _drawn(scenario):
+        frames, found = _mean_curve(arm, runs)
+        if len(found):
+            top = int(found[:, 0].argmax())
+            said.append(
+                f"{arm}: first {found[0, 0]:.4g}, best {found[top, 0]:.4g} at {frames[top]:,.0f} "
+                f"frames, last {found[-1, 0]:.4g} ({found[-1, 1]:.4g} to {found[-1, 2]:.4g})"
+            )
+    return f"{scenario.reading} over frames. " + "; ".join(said)
+
+
+def _mean_curve(arm: str, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Frames [n] and interquartile means with their intervals [n, 3], as far as all seeds came.
+
+    A mean over fewer would jump. Evaluation by evaluation, for frames that were dropped shift them.
+    """
+    mine = [r for r in runs if r.arm == arm]
+    count = min((len(r.curve) for r in mine), default=0)
+    if not count:
+        return np.zeros(0), np.zeros((0, 3))
+    table = np.array([r.curve[:count] for r in mine])
+    found = [pooled({arm: column}, resamples=500) for column in table[:, :, 1].T]
+    return table[:, :, 0].mean(0), np.array(found)
 
 
 def _drawn(scenario: ScenarioConfig, most: int = 8) -> list[str]:
@@ -95,14 +129,9 @@ def _curves(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for arm in _drawn(scenario):
         mine = [r for r in runs if r.arm == arm]
-        # As far as all seeds came: a mean over fewer would jump. Evaluation by evaluation, for frames
-        # that were dropped shift them.
-        count = min((len(r.curve) for r in mine), default=0)
-        if not count:
+        shared, found = _mean_curve(arm, runs)
+        if not len(found):
             continue
-        table = np.array([r.curve[:count] for r in mine])
-        shared = table[:, :, 0].mean(0)
-        found = np.array([pooled({arm: column}, resamples=500) for column in table[:, :, 1].T])
         main = arm in scenario.arms
         (line,) = axes.plot(shared, found[:, 0], "-" if main else "--", label=arm, linewidth=2)
         if len(mine) > 1:

@@ -30,7 +30,7 @@ from rl_twoclocks.record.events import read_events
 
 EVALUATIONS = 20
 """Evaluations of a healthy run, from which collapses are told; other arms have them as often."""
-COLUMNS = ("arm", "seed", "value", "fall_frames", "collapse_round", "diverged", "alarms")
+COLUMNS = ("arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms")
 """Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
 
 
@@ -57,6 +57,8 @@ class Run:
     """(frames, reading) of all evaluations."""
     command: str = ""
     """The overrides that it was made with."""
+    frames: int = 0
+    """Its budget, agent decisions."""
     diverged: bool = False
     """Whether it ended because a number was not finite: counts as a random policy, and as fallen."""
 
@@ -218,6 +220,7 @@ def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
 
 def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
     rows, diverged = read_metrics(directory / "metrics.jsonl"), _diverged(directory).exists()
+    command = directory.with_suffix(".txt").read_text().strip()
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]
     ends = (k for k in range(3, len(values) + 1) if collapsed(values[:k], scenario.random))
@@ -244,7 +247,8 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
         diverged=diverged,
         alarms=alarms,
         shown=shown,
-        command=directory.with_suffix(".txt").read_text().strip(),
+        command=command,
+        frames=compose(command.split()).total_frames,
         curve=tuple((int(r["frames"]), v) for r, v in zip(evaluated, values, strict=True)),
     )
 
@@ -256,7 +260,8 @@ def write_results(scenario: ScenarioConfig, budget: str, runs: Sequence[Run], pa
         writer.writerow([*COLUMNS, *scenario.shown, "budget", "command"])
         for one in runs:
             alarms = " ".join(f"{name}@{number}" for name, number in one.alarms.items())
-            row: list[Any] = [one.arm, one.seed, f"{one.value:.6g}", one.fall, one.collapse]
+            row: list[Any] = [one.arm, one.seed, one.frames]
+            row += [f"{one.value:.6g}", one.fall, one.collapse]
             row += [int(one.diverged), alarms]
             row += [f"{one.shown[n]:.4g}" if n in one.shown else "" for n in scenario.shown]
             writer.writerow([*row, budget, f"{COMMAND} {one.command}".strip()])
@@ -273,6 +278,7 @@ def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
     return Run(
         arm=row["arm"],
         seed=int(row["seed"]),
+        frames=int(row["frames"]),
         value=float(row["value"]),
         fall=int(row["fall_frames"]) if row["fall_frames"] else None,
         collapse=int(row["collapse_round"]) if row["collapse_round"] else None,

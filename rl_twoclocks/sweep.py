@@ -256,9 +256,10 @@ def _suggest(trial: optuna.Trial, settings: SweepConfig) -> list[str]:
         else:
             assert axis.low is not None
             assert axis.high is not None
-            whole = _takes_integers(fields[key].annotation)
-            draw = trial.suggest_int if whole else trial.suggest_float
-            value = draw(key, axis.low, axis.high, log=axis.log)  # type: ignore[operator]
+            if _takes_integers(fields[key].annotation):
+                value = trial.suggest_int(key, int(axis.low), int(axis.high), log=axis.log)
+            else:
+                value = trial.suggest_float(key, axis.low, axis.high, log=axis.log)
         words.append(assign(key, value))
     return words
 

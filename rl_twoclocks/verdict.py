@@ -15,7 +15,9 @@ its collapse.
 
 A further claim, that one arm lies lower than another, *holds* if their intervals lie apart that way
 round, does *not hold* if they lie apart the other way round, and is *not shown* where they overlap. Of
-arms with healthy arms of their own the interval of the difference counts, drawn with both of those.
+arms with healthy arms of their own the interval of the difference counts, drawn with both of those. The
+time of a fall is restricted to the shorter budget of the two arms: what stood until then counts as
+fallen there.
 """
 
 from __future__ import annotations
@@ -140,29 +142,26 @@ def tell(
     scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]]
 ) -> Judged:
     """Judge a further claim."""
-    sides = [_measure(scenario, claim.of, by_arm, arm) for arm in (claim.lower, claim.higher)]
+    arms = (claim.lower, claim.higher)
+    horizon = min((r.frames for arm in arms for r in by_arm.get(arm, [])), default=0)
+    sides = [_measure(scenario, claim.of, by_arm, arm, horizon) for arm in arms]
     said = [
         f"{arm} {found if found is not None else f'{count} runs'}"
-        for arm, (found, count) in zip((claim.lower, claim.higher), sides, strict=True)
+        for arm, (found, count) in zip(arms, sides, strict=True)
     ]
     (lower, _), (higher, _) = sides
-    gap = _gap(scenario, claim, by_arm)
     if lower is None or higher is None:
         verdict = f"undecided: fewer than {ENOUGH} runs to go by"
-    elif gap is not None:
-        verdict = (
-            "holds"
-            if gap.high < 0
-            else "does not hold: it is the other way round"
-            if gap.low > 0
-            else "not shown: the difference may be nothing"
-        )
-    elif lower.high < higher.low:
-        verdict = "holds"
-    elif higher.high < lower.low:
-        verdict = "does not hold: it is the other way round"
-    else:
-        verdict = "not shown: the intervals overlap"
+        return Judged(claim.claim, said[0], said[1], verdict)
+    gap = _gap(scenario, claim, by_arm)
+    below, above = (
+        (lower.high < higher.low, higher.high < lower.low)
+        if gap is None
+        else (gap.high < 0, gap.low > 0)
+    )
+    verdict = "not shown: the difference may be nothing"
+    if below or above:
+        verdict = "holds" if below else "does not hold: it is the other way round"
     return Judged(claim.claim, said[0], said[1], verdict)
 
 
@@ -181,15 +180,24 @@ def _gap(
 
 
 def _measure(
-    scenario: ScenarioConfig, what: str, by_arm: Mapping[str, Sequence[Run]], arm: str
+    scenario: ScenarioConfig,
+    what: str,
+    by_arm: Mapping[str, Sequence[Run]],
+    arm: str,
+    horizon: int,
 ) -> tuple[Estimate | None, int]:
-    """What a claim compares, with the number of runs behind it; None where they are too few."""
+    """What a claim compares, with the number of runs behind it; None where they are too few.
+
+    Falls after the horizon, which all runs of both arms reach, count as falls there: a run that has not
+    fallen is no run without a fall, and leaving it out would make the sturdier arm fall earlier.
+    """
     runs = by_arm.get(arm, [])
     if what == "collapses":
         fallen, count = sum(r.collapse is not None for r in runs), len(runs)
         return (wilson(fallen, count) if count >= ENOUGH else None), count
     if what == "fall":
-        values: list[float] | None = [float(r.fall) for r in runs if r.fall is not None]
+        falls = [r.frames if r.fall is None else r.fall for r in runs]
+        values: list[float] | None = [float(min(fall, horizon)) for fall in falls]
     else:
         values = relative(scenario, by_arm, arm) if runs else None
     count = len(values or [])

@@ -5,8 +5,8 @@
     python scripts/compare.py classic safe --margin 0.10
 
 Pooled over the tasks that both sets have, in scores: (return - random) / (first set's interquartile mean
-- random). Intervals are 95 % stratified bootstrap intervals. With `--margin`, a last line says whether the
-second set is not inferior by more than that score (one-sided 95 %), and the exit code is 1 if it may be.
+- random). Intervals are 95 % stratified bootstrap intervals. With `--margin`, a last line says whether
+the second set is not inferior by more than that score (one-sided 95 %); the exit code is 1 if it may be.
 """
 
 from __future__ import annotations

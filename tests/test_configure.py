@@ -220,8 +220,10 @@ def test_hydras_own_options_are_known(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["a,b", "a=b (c)", "it's", r"a\'b", "end\\", r"x\y", "1", "1e5", "null", "True", "", "a b", "[x]"]
-    + ["/tmp/x_1-2.3", "é", None, True, 3, 1e-4, ["mlp", "a,b", None]],
+    [
+        "a,b", "a=b (c)", "it's", r"a\'b", "end\\", r"x\y", "1", "1e5", "null", "True", "", "a b", "[x]",
+        "/tmp/x_1-2.3", "é", None, True, 3, 1e-4, ["mlp", "a,b", None],
+    ],
 )  # fmt: skip
 def test_an_assigned_value_is_read_back_as_it_was(value: object) -> None:
     read = OverridesParser.create().parse_override(assign("key", value)).value()

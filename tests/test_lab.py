@@ -96,6 +96,7 @@ def test_one_arm_of_every_scenario_runs(name: str, tmp_path: Path) -> None:
     (tmp_path / "fault" / "seed1.txt").write_text(" ".join(words))
     (one,) = scenario.read(found, tmp_path)
     assert (one.arm, one.seed) == ("fault", 1)
+    assert one.frames == compose(words).total_frames
     assert one.curve[-1][1] == one.value
     assert set(one.shown) == set(found.shown)
 
@@ -256,9 +257,9 @@ def test_the_sentence_says_how_many_falls_had_an_alarm_before() -> None:
 
 
 def test_falls_and_crashes_are_compared_too() -> None:
-    early = [Run("fault", k, 0.0, fall=100 + k, collapse=3) for k in range(6)]
-    late = [Run("cure", k, 0.0, fall=500 + k, collapse=9) for k in range(5)]
-    standing = [Run("cure", k, 0.0) for k in range(9, 30)]
+    early = [Run("fault", k, 0.0, fall=100 + k, collapse=3, frames=1000) for k in range(6)]
+    late = [Run("cure", k, 0.0, fall=500 + k, collapse=9, frames=1000) for k in range(5)]
+    standing = [Run("cure", k, 0.0, frames=1000) for k in range(9, 30)]
     runs = {"fault": early, "cure": [*late, *standing]}
     fall = ClaimConfig(claim="earlier", lower="fault", higher="cure", of="fall")
     assert verdict.tell(of_maze(), fall, runs).verdict == "holds"
@@ -266,6 +267,18 @@ def test_falls_and_crashes_are_compared_too() -> None:
     assert verdict.tell(of_maze(), crashes, runs).verdict == "holds"
     few = {"fault": early[:4], "cure": runs["cure"]}
     assert verdict.tell(of_maze(), fall, few).verdict.startswith("undecided")
+
+
+def test_a_run_that_stands_has_not_fallen_early() -> None:
+    """Of the runs that fall alone, the sturdy arm would be the one that falls first."""
+    weak = [Run("fault", k, 0.0, fall=400 + k, collapse=9, frames=1000) for k in range(20)]
+    sturdy = [Run("cure", k, 0.0, fall=50, collapse=1, frames=2000) for k in range(3)]
+    sturdy += [Run("cure", k, 0.0, frames=2000) for k in range(3, 20)]
+    claim = ClaimConfig(claim="earlier", lower="fault", higher="cure", of="fall")
+    told = verdict.tell(of_maze(), claim, {"fault": weak, "cure": sturdy})
+    assert told.verdict == "holds"
+    # As far as both were looked at: to the shorter budget.
+    assert told.higher.startswith("cure 1e+03")
 
 
 def test_the_interval_of_a_share() -> None:
@@ -282,7 +295,7 @@ def test_results_can_be_read_back(tmp_path: Path) -> None:
     runs = [
         Run("fault", 1, -12.25, 4096, 2, {"policy_kl": 1, "reward_cliff": 3}, shown),
         Run("healthy", 2, 500.0, command="task=cartpole seed=2"),
-        Run("fault", 3, -30.0, 100, 1, diverged=True),
+        Run("fault", 3, -30.0, 100, 1, diverged=True, frames=5000),
     ]
     scenario.write_results(found, "short", runs, tmp_path / "results.csv")
     assert scenario.read_results(found, tmp_path / "results.csv") == runs

@@ -19,8 +19,8 @@ from rl_twoclocks import ConfigError, compose
 from rl_twoclocks.checks import Finding
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.report import draw, main, write
-from rl_twoclocks.reporting import axes, heatmap, page, runs, statistics
-from rl_twoclocks.reporting.charts import style_of
+from rl_twoclocks.reporting import axes, heatmap, page, png, runs, statistics
+from rl_twoclocks.reporting.charts import scale, style_of
 from rl_twoclocks.reporting.figures import Line, figures
 from rl_twoclocks.rundir import plain
 from tests.run_folders import ORDER, ROUNDS, U, alarm, make, row
@@ -275,6 +275,39 @@ def test_several_runs_are_pooled_and_compared(config: dict[str, Any], tmp_path: 
     assert "plain, 2 seeds: first 1.5, last 392" in tree.words["return--1-alt"]
     assert text.count('<path class="line c0 d0 thin"') >= 2
     assert '<path class="band f0"' in text
+
+
+def test_a_seed_from_another_folder_is_no_further_seed(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    folders = [make(tmp_path / a / f"seed{s}", config, seed=s) for a in ("a", "b") for s in (1, 2)]
+    found = runs.experiments(runs.read_runs(folders))
+    assert [(e.label, len(e.runs)) for e in found] == [("a", 2), ("b", 2)]
+
+
+def test_pictures_have_the_scales_of_the_page(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import pyplot
+
+    folders = [make(tmp_path / "a" / f"seed{s}", config, seed=s) for s in (1, 2)]
+    found = runs.read_runs(folders)
+    limits: dict[str, Any] = {}
+
+    def keep(picture: Any, path: Path) -> Path:
+        plot = picture.axes[0]
+        limits[path.stem] = (*plot.get_xlim(), *plot.get_ylim(), plot.get_yscale())
+        pyplot.close(picture)
+        return path
+
+    monkeypatch.setattr(png, "_save", keep)
+    png.export(found, tmp_path / "png")
+    for figure in figures(runs.experiments(found)):
+        if figure.lines:
+            x, y = axes.frames_axis(max(n.series.frames[-1] for n in figure.lines)), scale(figure)
+            kind = "log" if y.log else "linear"
+            assert limits[figure.key][:4] == pytest.approx((x.low, x.high, y.low, y.high))
+            assert limits[figure.key][4] == kind
 
 
 def test_tasks_have_charts_of_their_own(config: dict[str, Any], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def chart(figure: Figure) -> str:
     if figure.missing:
         return head + sentence
     x = frames_axis(max(line.series.frames[-1] for line in figure.lines))
-    y = axis(_extent(figure), figure.log)
+    y = scale(figure)
     unit = escape(figure.unit) + (", log scale" if y.log else "") + ", by frames"
     parts = [
         head,
@@ -93,6 +93,11 @@ def _describe_line(line: Line) -> str:
         if line.low is not None and line.high is not None and not np.isnan(line.low[-1]):
             text += f", last interval {number(line.low[-1])} to {number(line.high[-1])}"
     return text + (f", {holes} not finite (gaps in the line)" if holes else "")
+
+
+def scale(figure: Figure) -> Axis:
+    """The axis of the values: holds lines, bands and the reference."""
+    return axis(_extent(figure), figure.log)
 
 
 def _extent(figure: Figure) -> Iterator[np.ndarray]:

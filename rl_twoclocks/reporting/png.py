@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rl_twoclocks.flowmap import FlowMap
-from rl_twoclocks.reporting.axes import axis
+from rl_twoclocks.reporting.axes import frames_axis
+from rl_twoclocks.reporting.charts import scale
 from rl_twoclocks.reporting.figures import Figure, figures
 from rl_twoclocks.reporting.heatmap import shades
 from rl_twoclocks.reporting.runs import Run, experiments
@@ -50,9 +51,11 @@ def _draw(figure: Figure, folder: Path) -> Path:
     import matplotlib.pyplot as plt
 
     picture, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    values = [line.series.values for line in figure.lines]
-    if axis(values, figure.log).log:
+    # The scales of the page.
+    x, y = frames_axis(max(line.series.frames[-1] for line in figure.lines)), scale(figure)
+    if y.log:
         axes.set_yscale("log", nonpositive="mask")
+    axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high))
     for line in figure.lines:
         colour = COLOURS[line.colour % len(COLOURS)]
         axes.plot(

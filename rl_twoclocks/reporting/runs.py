@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,10 +130,16 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def experiments(runs: Sequence[Run]) -> list[Experiment]:
-    """Put runs together that differ in their seed alone, in order of appearance."""
-    grouped: dict[str, list[Run]] = {}
+    """Put runs together that differ in their seed alone, in order of appearance.
+
+    A seed that comes again, from another folder, is no further seed: it begins another experiment.
+    """
+    grouped: dict[tuple[str, int], list[Run]] = {}
+    times: Counter[tuple[str, Any]] = Counter()
     for run in runs:
-        grouped.setdefault(run.experiment, []).append(run)
+        same = (run.experiment, run.values.get("seed"))
+        grouped.setdefault((run.experiment, times[same]), []).append(run)
+        times[same] += 1
     parents = [{r.directory.parent for r in group} for group in grouped.values()]
     result = []
     for number, group in enumerate(grouped.values()):

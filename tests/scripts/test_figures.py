@@ -224,7 +224,7 @@ class TestAtari:
 
 
 LAB_COLUMNS = [
-    "arm", "seed", "value", "fall_frames", "collapse_round", "diverged", "alarms",
+    "arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms",
     "clock/staleness_mean", "diag/total_variation", "diag/kl_behaviour", "diag/baseline_leak",
     "budget", "command",
 ]  # fmt: skip
@@ -235,7 +235,7 @@ def write_lab(folder: Path) -> None:
         arm: str, values: list[float], falls: str, rounds: list[str], alarms: list[str]
     ) -> list:
         return [
-            (arm, k + 1, value, falls if rounds[k] else "", rounds[k], 0, alarms[k],
+            (arm, k + 1, 9000, value, falls if rounds[k] else "", rounds[k], 0, alarms[k],
              1, 0.5, 0.1, "", "short", "c")
             for k, value in enumerate(values)
         ]  # fmt: skip
