@@ -239,8 +239,6 @@ class RedisConfig(Group):
     """Name under which generators find the run; null: follows from the run directory."""
     spawn: bool = True
     """Start `collect.workers` generators on this machine; false: they are started elsewhere."""
-    patience: float = Field(default=60.0, gt=0)
-    """Seconds without a server or without a slice after which the run ends."""
 
 
 class CollectConfig(Group):
@@ -263,6 +261,8 @@ class CollectConfig(Group):
     """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
     max_restarts: int = Field(default=10, ge=0)
     """Dead workers that are started again, over the whole run; then it ends."""
+    patience: float = Field(default=300.0, gt=0)
+    """async, redis, ray: seconds without a slice, or a server, after which the run ends."""
     ray_address: str | None = None
     """ray: address of the cluster, `auto` for the one this machine belongs to; null: start one here."""
     redis: RedisConfig = RedisConfig()

@@ -120,10 +120,10 @@ class Poison(Target):
     Args:
         quantity: observation or reward.
         value: what is emitted there, e.g. nan, inf, -inf, 1e39.
-        bad_seed: only the environment whose first reset had this seed is bad.
+        bad_seed: only the environment whose first reset had this seed is bad; None: all are.
     """
 
-    def __init__(self, quantity: str, value: str, frame: int, bad_seed: int) -> None:
+    def __init__(self, quantity: str, value: str, frame: int, bad_seed: int | None) -> None:
         super().__init__()
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
         self.quantity, self.value = quantity, float(value)
@@ -138,7 +138,7 @@ class Poison(Target):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         if seed is not None:
-            self.bad = seed == self.bad_seed
+            self.bad = self.bad_seed is None or seed == self.bad_seed
         observation, info = super().reset(seed=seed)
         return self._poisoned(observation), info
 

@@ -30,7 +30,8 @@ from rl_twoclocks.collect.messages import (
 )
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import GeneratorCommandConfig
-from rl_twoclocks.envs import WorkerError
+from rl_twoclocks.configure import compose
+from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.rundir import plain
 from tests.envs import run_config
@@ -88,7 +89,7 @@ def server() -> Iterator[Server]:
 
 
 def words(server: Server, *more: str) -> list[str]:
-    return ["collect=redis", f"collect.redis.url={server.url}", "collect.redis.patience=30", *more]
+    return ["collect=redis", f"collect.redis.url={server.url}", "collect.patience=30", *more]
 
 
 def example() -> TensorDict:
@@ -327,7 +328,7 @@ def test_authentication_through_the_address(tmp_path: Path) -> None:
     server = Server("--requirepass", "s3cret")
     try:
         right = f"redis://:s3cret@127.0.0.1:{server.port}"
-        base = ["collect=redis", "collect.redis.patience=20"]
+        base = ["collect=redis", "collect.patience=20"]
         config = run_config("Target", tmp_path / "a", *base, f"collect.redis.url={right}")
         assert rl_twoclocks.train(config).frames >= 256
         written = "".join(p.read_text() for p in (tmp_path / "a").glob("*.yaml"))
@@ -343,7 +344,7 @@ def test_authentication_through_the_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://nowhere.invalid:6379"])
 def test_a_server_that_is_not_there_is_named_in_time(address: str, tmp_path: Path) -> None:
-    base = ["collect=redis", "collect.redis.patience=0.5", f"collect.redis.url={address}"]
+    base = ["collect=redis", "collect.patience=0.5", f"collect.redis.url={address}"]
     begin = time.monotonic()
     with pytest.raises(WorkerError, match=f"no Redis server at {address}"):
         rl_twoclocks.train(run_config("Target", tmp_path, *base))
@@ -362,7 +363,7 @@ def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
 ) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
 
-    more = ["collect.redis.spawn=false", "collect.redis.run=hostile", "collect.redis.patience=2"]
+    more = ["collect.redis.spawn=false", "collect.redis.run=hostile", "collect.patience=2"]
     done = threading.Event()
 
     def push() -> None:
@@ -509,3 +510,57 @@ def test_frames_that_a_full_queue_drops_are_counted_once(server: Server, tmp_pat
         dropped = redis.readings()["clock/dropped_frames"]
         assert dropped >= 3 * 64
         assert first[1] + second[1] == 2 * 64 + dropped
+
+
+@redis_server
+def test_a_number_that_is_not_finite_is_no_death(server: Server, tmp_path: Path) -> None:
+    kwargs = "task.kwargs={quantity: reward, value: 1e39, frame: 40, bad_seed: null}"
+    config = run_config("Poison", tmp_path, *words(server, kwargs))
+    with pytest.raises(NonFiniteError, match="not finite"):
+        rl_twoclocks.train(config)
+
+
+@redis_server
+def test_a_generator_that_cannot_be_run_ends_the_run_at_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.collect.redis_source import RedisSource
+
+    start = RedisSource._start
+
+    def broken(self: RedisSource) -> subprocess.Popen:
+        # As on a machine that lacks what the task needs.
+        self.told = self.told.replace("twoclocks-test/Target-v0", "twoclocks-test/Lacking-v0")
+        self._announce()
+        return start(self)
+
+    monkeypatch.setattr(RedisSource, "_start", broken)
+    with pytest.raises(WorkerError, match="generator 0 cannot run the configuration"):
+        rl_twoclocks.train(run_config("Target", tmp_path, *words(server)))
+
+
+def test_the_name_of_a_run_follows_from_its_directory(tmp_path: Path) -> None:
+    from rl_twoclocks.collect.redis_source import name_of
+
+    names = {name_of(compose([f"run_dir={tmp_path}/{a}/seed1"])) for a in ("a", "b", "a")}
+    assert len(names) == 2
+    assert name_of(compose(["seed=1"])) != name_of(compose(["seed=2"]))
+
+
+@redis_server
+@pytest.mark.parametrize("name", ["a*", "[ab]", "a?", "a\\"])
+def test_a_run_touches_no_keys_but_its_own_whatever_its_name(server: Server, name: str) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    other, queue = (
+        RedisQueue(server.url, "ab", patience=5),
+        RedisQueue(server.url, name, patience=5),
+    )
+    other.open("{}", 0, b"policy")
+    kept = set(other.server.scan_iter())
+    queue.open("{}", 0, b"policy")
+    assert queue.push(b"slice", 0, 4, "wait") and queue.drop_all() == 1
+    queue.close()
+    assert set(other.server.scan_iter()) == kept
+    other.close()
+    assert not RedisQueue(server.url, name, patience=5).server.keys()

@@ -24,8 +24,6 @@ from rl_twoclocks.seeding import stream_seed
 
 GRACE = 5.0
 """Seconds that a worker has to end by itself; then it is killed."""
-SILENCE = 300.0
-"""Seconds without a slice from any worker after which the run ends instead of hanging."""
 
 
 class AsyncSource:
@@ -87,8 +85,9 @@ class AsyncSource:
             if should_stop():
                 return None
             heard = time.monotonic() if len(taken) > before else heard
-            if time.monotonic() - heard > SILENCE:
-                raise WorkerError(f"no worker has sent a slice to use for {SILENCE:.0f} seconds")
+            if time.monotonic() - heard > self.collect.patience:
+                patience = f"collect.patience={self.collect.patience:g}"
+                raise WorkerError(f"no worker has sent a slice to use for {patience} seconds")
             self._listen(timeout=1.0)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         lengths = rollout["episode_length"]

@@ -19,9 +19,6 @@ from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.seeding import stream_seed
 
-SILENCE = 300.0
-"""Seconds without a slice to use after which the run ends instead of hanging."""
-
 
 class Actor(Generator):
     """A generator that is told its policy with every slice that it is asked for."""
@@ -109,8 +106,9 @@ class RaySource:
                 self.uncounted = frames
                 return None
             heard = time.monotonic() if good else heard
-            if time.monotonic() - heard > SILENCE:
-                raise WorkerError(f"no actor has sent a slice to use for {SILENCE:.0f} seconds")
+            if time.monotonic() - heard > self.collect.patience:
+                patience = f"collect.patience={self.collect.patience:g}"
+                raise WorkerError(f"no actor has sent a slice to use for {patience} seconds")
             ray.wait(list(self.pending), num_returns=1, timeout=1.0)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         return rollout, frames + rollout.numel()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -105,6 +106,11 @@ def address(url: str | None) -> str:
     return url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
 
 
+def _literal(text: str) -> str:
+    """Text as a part of a pattern that matches nothing else."""
+    return re.sub(r"([][*?^\\-])", r"\\\1", text)
+
+
 class RedisQueue:
     """One run's keys; every call waits for a server that is away, up to `patience` seconds."""
 
@@ -158,7 +164,7 @@ class RedisQueue:
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
-        for key in self.server.scan_iter(self.base + "*"):
+        for key in self.server.scan_iter(_literal(self.base) + "*"):
             self.server.delete(key)
 
     def announce(self, config: str, version: int, policy: bytes, orders: str = "{}") -> None:
@@ -218,7 +224,7 @@ class RedisQueue:
         return waiting
 
     def _slices(self) -> str:
-        return self.prefix + "slices:*"
+        return _literal(self.prefix) + "slices:*"
 
     def close(self) -> None:
         """Take the sitting off the server, if it is there: generators see it and end."""
@@ -226,7 +232,7 @@ class RedisQueue:
             # Not what another learner of this name has announced since.
             if self.server.get(self.base + "sitting") == self.prefix.encode():
                 self.server.delete(self.base + "sitting")
-            for key in self.server.scan_iter(self.prefix + "*"):
+            for key in self.server.scan_iter(_literal(self.prefix) + "*"):
                 self.server.delete(key)
         self.server.close()
 

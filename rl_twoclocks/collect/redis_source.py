@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import torch
 from tensordict import TensorDict
 
+from rl_twoclocks.cli import BAD_CONFIG, NOT_FINITE
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
 from rl_twoclocks.collect.generator import example_slice
 from rl_twoclocks.collect.messages import (
@@ -24,12 +27,19 @@ from rl_twoclocks.collect.messages import (
 from rl_twoclocks.collect.redis_queue import URL_VARIABLE, RedisQueue, address
 from rl_twoclocks.collect.source import Noise, Stop, never
 from rl_twoclocks.config import Config
-from rl_twoclocks.envs import WorkerError
-from rl_twoclocks.rundir import plain, run_name
+from rl_twoclocks.envs import NonFiniteError, WorkerError
+from rl_twoclocks.rundir import directory, plain
 from rl_twoclocks.seeding import stream_seed
 
 POLL = 0.002
 """Seconds between two looks into an empty queue."""
+
+
+def name_of(config: Config) -> str:
+    """The name of a run that was given none: no other run directory has it, on any machine."""
+    place = directory(config)
+    digest = hashlib.sha256(f"{platform.node()}:{place}".encode()).hexdigest()[:8]
+    return f"{place.parent.name}-{place.name}-{digest}"
 
 
 class Orders(NamedTuple):
@@ -61,9 +71,9 @@ class RedisSource:
         envs = config.num_envs // config.collect.workers
         steps = update_frequency // config.num_envs
         self.example = example_slice(config, envs, steps)
-        self.name = config.collect.redis.run or run_name(config).replace("/", "-")
+        self.name = config.collect.redis.run or name_of(config)
         self.url = address(config.collect.redis.url)
-        self.queue = RedisQueue(self.url, self.name, config.collect.redis.patience)
+        self.queue = RedisQueue(self.url, self.name, config.collect.patience)
         self.largest = largest_message(self.example)
         # What generators need to know, and the frames so far: their episodes must be new ones.
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
@@ -86,8 +96,9 @@ class RedisSource:
         """Wait for as many slices as make a rollout.
 
         Raises:
-            WorkerError: no server or no slice for `collect.redis.patience` seconds, or local
+            WorkerError: no server or no slice for `collect.patience` seconds, or local
                 generators died more often than `max_restarts` allows.
+            NonFiniteError: a local generator saw an observation or reward that is not finite.
         """
         taken: list[TensorDict] = []
         heard = time.monotonic()
@@ -114,7 +125,7 @@ class RedisSource:
             if len(messages) == wanted:
                 continue
             self._look_after()
-            if time.monotonic() - heard > self.collect.redis.patience:
+            if time.monotonic() - heard > self.collect.patience:
                 raise WorkerError(self._silence())
             time.sleep(POLL)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
@@ -184,8 +195,7 @@ class RedisSource:
         self.queue.announce(self.told, self.policy.version, pack_policy(self.policy), orders)
 
     def _start(self) -> subprocess.Popen:
-        redis = self.collect.redis
-        words = [f"run={self.name}", f"patience={redis.patience}", f"parent={os.getpid()}"]
+        words = [f"run={self.name}", f"patience={self.collect.patience}", f"parent={os.getpid()}"]
         command = [sys.executable, "-m", "rl_twoclocks.generator", *words]
         # Not on the command line, where every user of the machine could read its password.
         return subprocess.Popen(command, env=os.environ | {URL_VARIABLE: self.url})
@@ -195,6 +205,11 @@ class RedisSource:
         for i, process in enumerate(self.local):
             if process.poll() is None:
                 continue
+            # Another start would end alike. Its own words stand above, for it shares our stderr.
+            if process.returncode == NOT_FINITE:
+                raise NonFiniteError(f"generator {i}: a number of its environment is not finite")
+            if process.returncode == BAD_CONFIG:
+                raise WorkerError(f"generator {i} cannot run the configuration")
             self.restarts += 1
             if self.restarts > self.collect.max_restarts:
                 raise WorkerError(
@@ -204,7 +219,7 @@ class RedisSource:
             self.local[i] = self._start()
 
     def _silence(self) -> str:
-        text = f"no slice for {self.collect.redis.patience:g} seconds from {self.queue.url}"
+        text = f"no slice for {self.collect.patience:g} seconds from {self.queue.url}"
         if self.refused:
             text += f"; {self.refused} messages were refused, the last one: {self.why_refused}"
         if not self.collect.redis.spawn:
