@@ -340,3 +340,18 @@ def test_gazebo_servers_are_compared_within_a_repeat(tmp_path: Path) -> None:
     assert found["worlds.gazebo_two_instances"] == (1.8, 1.5, 2.0)
     assert found["worlds.gazebo_recovery"][0] == 0.7
     assert found["worlds.gazebo_growth"][0] == 1.01
+
+
+def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) -> None:
+    columns = ["task", "clocks", "seed", "frames", "danger", "orders", "diagnostics_share"]
+    rows = [
+        ("halfcheetah", "classic", 1, 1_000_000, 0, 0, 0.02),
+        ("halfcheetah", "classic", 2, 1_000_000, 1, 0, 0.03),
+        ("hopper", "classic", 1, 1_000_000, 0, 2, 0.001),
+    ]
+    write_csv(tmp_path / "healthy.csv", columns, rows)
+    found = compute(tmp_path)
+    overhead = found["diag.overhead"]
+    assert (overhead["value"], overhead["high"], overhead["n"]) == (0.025, 0.03, 2)
+    assert found["diag.danger_per_1m"]["value"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["guard.orders_on_healthy"]["value"] == 2
