@@ -17,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from figures import RANDOM_RETURNS
 
 from rl_twoclocks.aggregate import (
     difference,
@@ -27,12 +28,6 @@ from rl_twoclocks.aggregate import (
     shortfall,
 )
 
-RANDOM = {
-    "halfcheetah": -280.0, "hopper": 18.0, "walker2d": 2.0, "ant": -60.0, "swimmer": 1.0,
-    "humanoid": 120.0, "reacher": -43.0, "pusher": -150.0, "inverted_pendulum": 6.0,
-    "inverted_double_pendulum": 60.0, "cartpole": 22.0, "acrobot": -500.0, "pendulum": -1250.0,
-}  # fmt: skip
-"""Returns of a random policy, the zero of the scores."""
 FILE = Path(__file__).parent.parent / "docs" / "benchmarks" / "returns.csv"
 
 
@@ -66,13 +61,15 @@ def main() -> int:
             )
     first, second = returns[args.first], returns[args.second]
     tasks = sorted(set(args.tasks or set(first) & set(second)))
-    if lacking := [t for t in tasks if t not in first or t not in second or t not in RANDOM]:
+    if lacking := [
+        t for t in tasks if t not in first or t not in second or t not in RANDOM_RETURNS
+    ]:
         parser.error(f"not in both sets, or without a random return: {', '.join(lacking)}")
     scores = []
     for runs in (first, second):
         scaled = {}
         for task in tasks:
-            low = RANDOM[task]
+            low = RANDOM_RETURNS[task]
             span = float(interquartile_mean(np.array(first[task]))) - low
             scaled[task] = [(x - low) / span for x in runs[task]]
         scores.append(scaled)

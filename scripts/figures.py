@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_twoclocks import scenario, verdict
-from rl_twoclocks.aggregate import difference, interquartile_mean, pooled
+from rl_twoclocks.aggregate import difference, interquartile_mean, paired_shortfall, pooled
 
 Figure = dict[str, object]
 Rows = list[dict[str, str]]
@@ -112,6 +112,8 @@ def return_figures(rows: Rows) -> dict[str, Figure]:
     """
     groups: dict[str, dict[int, dict[int, dict[str, str]]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
+        if row["clocks"].endswith("-off"):
+            continue
         name = f"return.{row['task']}.{row['clocks']}"
         seed, frames = int(row["seed"]), int(row["frames"])
         if frames in groups[name][seed]:
@@ -170,6 +172,37 @@ def healthy_figures(rows: Rows) -> dict[str, Figure]:
     return found
 
 
+def guard_figures(healthy: Rows, returns: Rows) -> dict[str, Figure]:
+    """Compute by how much the governor's orders lowered the score of healthy runs, pair by pair.
+
+    A run without orders is bit-identical to one without a governor, and its own pair; the others have
+    one in the rows named `classic-off`. Left out while one of those is missing.
+    """
+    found = {(r["task"], r["clocks"], r["seed"]): float(r["return_mean"]) for r in returns}
+    guarded, off = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for row in healthy:
+        task, seed = row["task"], row["seed"]
+        if row["clocks"] != "classic":
+            continue
+        other = "classic-off" if int(row["orders"]) else "classic"
+        if (task, other, seed) not in found:
+            print(f"guard.shortfall_on_healthy: left out, no {other} run of {task}, seed {seed}")
+            return {}
+        guarded[task].append(found[task, "classic", seed])
+        off[task].append(found[task, other, seed])
+    if not off:
+        return {}
+    for task, values in off.items():
+        low = RANDOM_RETURNS[task]
+        span = float(interquartile_mean(np.array(values))) - low
+        for runs in (guarded, off):
+            runs[task] = [(x - low) / span for x in runs[task]]
+    estimate, n = paired_shortfall(guarded, off), sum(len(values) for values in off.values())
+    unit = "score that is lacking under guard; ends are one-sided 95 % bounds"
+    command = HEALTHY_COMMAND.format("classic") + " (and --overrides interventions=off)"
+    return {"guard.shortfall_on_healthy": figure(*estimate, n, unit, [{"command": command}])}
+
+
 def fault_figures(rows: Rows) -> dict[str, Figure]:
     """Count planted faults and those that the alarm named for them saw."""
     planted = [row for row in rows if row["alarm"]]
@@ -192,7 +225,12 @@ def rescue_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
-RANDOM_RETURNS = {"cartpole": 22.0, "acrobot": -500.0, "halfcheetah": -280.0, "hopper": 18.0}
+RANDOM_RETURNS = {
+    "halfcheetah": -280.0, "hopper": 18.0, "walker2d": 2.0, "ant": -60.0, "swimmer": 1.0,
+    "humanoid": 120.0, "reacher": -43.0, "pusher": -150.0, "inverted_pendulum": 6.0,
+    "inverted_double_pendulum": 60.0, "cartpole": 22.0, "acrobot": -500.0, "pendulum": -1250.0,
+}  # fmt: skip
+"""Returns of a random policy, the zero of scores."""
 """Returns of a random policy, the zero of normalised scores."""
 LAG_COMMAND = "python scripts/lag.py run --stage {}; python scripts/lag.py collect"
 
@@ -444,6 +482,7 @@ def main(argv: list[str] | None = None) -> int:
         rows = read_rows(folder / file_name)
         if rows:
             figures |= compute(rows)
+    figures |= guard_figures(read_rows(folder / "healthy.csv"), read_rows(folder / "returns.csv"))
     for path in sorted((folder / "lab").glob("*.csv")):
         figures |= lab_figures(path.stem, path)
     findings = folder.parent / "findings.md"

@@ -8,6 +8,7 @@ import pytest
 from rl_twoclocks.aggregate import (
     difference,
     interquartile_mean,
+    paired_shortfall,
     pooled,
     probability_of_improvement,
     ratio,
@@ -80,3 +81,14 @@ def test_the_shortfall_bounds_the_difference_from_one_side() -> None:
     # The two-sided interval is wider than the one-sided bound.
     assert shortfall(lower, same) < -difference(lower, same).low
     assert shortfall({"a": [3.0, 3.0]}, {"a": [1.0, 1.0]}, resamples=50) == -2.0
+
+
+def test_pairs_hide_what_moves_both_alike() -> None:
+    stream = np.random.default_rng(4)
+    base = stream.normal(scale=10.0, size=12)
+    first, second = {"a": base.tolist()}, {"a": (base + 1.0).tolist()}
+    found = paired_shortfall(first, second)
+    assert found == pytest.approx((1.0, 1.0, 1.0))
+    assert shortfall(first, second) > 3.0
+    with pytest.raises(ValueError, match="pairs need"):
+        paired_shortfall({"a": [1.0]}, {"a": [1.0, 2.0]})

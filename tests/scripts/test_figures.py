@@ -355,3 +355,27 @@ def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) ->
     assert (overhead["value"], overhead["high"], overhead["n"]) == (0.025, 0.03, 2)
     assert found["diag.danger_per_1m"]["value"] == pytest.approx(1 / 3, abs=1e-6)
     assert found["guard.orders_on_healthy"]["value"] == 2
+
+
+class TestGuard:
+    def write(self, folder: Path, off: list[tuple]) -> None:
+        columns = ["task", "clocks", "seed", "frames", "danger", "orders", "diagnostics_share"]
+        rows = [("hopper", "classic", k, 1_000_000, 0, int(k == 2), 0.01) for k in (1, 2, 3)]
+        write_csv(folder / "healthy.csv", columns, rows)
+        guarded = [("hopper", "classic", k, 1_000_000, 1018.0, "c") for k in (1, 2, 3)]
+        write_returns(folder, [*guarded, *off])
+
+    def test_runs_with_orders_are_compared_with_their_pair(self, tmp_path: Path) -> None:
+        self.write(tmp_path, [("hopper", "classic-off", 2, 1_000_000, 2018.0, "c")])
+        found = compute(tmp_path)
+        # Off: 1000, 2000, 1000 above random, interquartile mean of three: all; 4/3 of 1000.
+        assert found["guard.shortfall_on_healthy"]["value"] == pytest.approx(0.25)
+        assert found["guard.shortfall_on_healthy"]["low"] == 0.0
+        assert "return.hopper.classic-off" not in found
+
+    def test_without_the_pair_there_is_no_figure(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.write(tmp_path, [])
+        assert "guard.shortfall_on_healthy" not in compute(tmp_path)
+        assert "no classic-off run of hopper, seed 2" in capsys.readouterr().out
