@@ -11,7 +11,9 @@ from torch import Tensor
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.history import (
     EPISODE,
+    EVALUATION,
     HEIGHT,
+    HELD,
     LEVEL,
     RETURN,
     SMOOTH,
@@ -189,26 +191,29 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
 
 
 def collapse_alarm(history: History, limits: Limits) -> Alarm | None:
-    """The one definition of collapse, on evaluations."""
-    name = "eval/return_mean"
-    random = history.start(RETURN)
-    if name not in history or not random.size:
+    """The one definition of collapse, on evaluations; a height is what two of them in a row reached.
+
+    One lucky evaluation is nothing to fall from: the returns of training may never have been there.
+    """
+    random, best = history.start(RETURN), history.highest(HELD)
+    if EVALUATION not in history or HELD not in history or not random.size:
         return None
-    evaluations, rounds = history.series(name), history.rounds(name)
+    evaluations, rounds = history.series(EVALUATION), history.rounds(EVALUATION)
+    first = float(random[0])
     # A best score within the noise of evaluations is none to fall from.
-    chance = max(noise(history), 2 * history.newest("eval/return_std", 0.0))
-    if history.highest(name) - float(random[0]) < chance:
+    if best - first < max(noise(history), 2 * history.newest("eval/return_std", 0.0)):
         return None
-    earlier = _earlier_best(history, name)
-    if not collapsed(evaluations, float(random[0]), earlier):
+    # Of the first kept evaluation nothing shows whether the one before reached as much.
+    held = np.concatenate([[_earlier_best(history, HELD)], history.series(HELD)[1 - len(rounds) :]])
+    below = rounds_below(evaluations, first, tops=np.maximum.accumulate(held))
+    if below < 3:
         return None
-    below = rounds_below(evaluations, float(random[0]), best=earlier)
     # The fall lies behind the last evaluation that was good.
     since = float(rounds[max(evaluations.size - below - 1, 0)])
     return Alarm(
         "collapse",
         "danger",
-        {"return": float(evaluations[-1]), "best": history.highest(name), SINCE: since},
+        {"return": float(evaluations[-1]), "best": best, SINCE: since},
         "in three evaluations in a row more than half of what had been gained is lost;",
         "go back to the best checkpoint and lower the step size and the clock ratio.",
     )

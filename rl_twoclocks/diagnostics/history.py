@@ -15,6 +15,8 @@ START = 5
 RETURN, SMOOTHED, LEVEL, HEIGHT = (
     f"rollout/return_{name}" for name in ("round", "smoothed", "level", "height")
 )
+EVALUATION, HELD = "eval/return_mean", "eval/return_held"
+"""The return in evaluation, and what the newest two evaluations both reached."""
 EPISODE = "diag/episode_rounds"
 """Longest of the newest episodes, in rounds."""
 LARGEST = 1e30
@@ -59,6 +61,8 @@ class History:
                     self._add(SMOOTHED, float(np.median(series[-SMOOTH:])))
                     self._add(LEVEL, middle(series[-max(SMOOTH, lately) :]))
                     self._add(HEIGHT, middle(series[-max(SUSTAIN, longer) :]))
+                if name == EVALUATION and self.series(name).size > 1:
+                    self._add(HELD, float(self.series(name)[-2:].min()))
 
     def _add(self, name: str, value: float) -> None:
         self._best[name] = max(self._best.get(name, value), value)

@@ -172,17 +172,34 @@ def test_cliff_alarm_is_silent_in_a_round_without_a_return() -> None:
 
 
 def test_collapse_alarm_on_three_bad_evaluations() -> None:
-    series = {"rollout/return_round": [-1200.0] * 5, "eval/return_mean": [-150, -800, -800, -900]}
+    series = {
+        "rollout/return_round": [-1200.0] * 5,
+        "eval/return_mean": [-150, -150, -800, -800, -900],
+    }
     alarm = collapse_alarm(recorded(series), CALIBRATED)
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("collapse", "danger")
-    # The fall lies behind the evaluation of round 1, the last good one.
+    # The fall lies behind the evaluation of the last good round.
     assert alarm.values == {"return": -900, "best": -150, "since round": 1}
+
+
+def test_one_lucky_evaluation_is_nothing_to_fall_from() -> None:
+    # A run of Walker2d whose returns in training never fell.
+    lucky = [593.0, 1289.0, 3238.0, 1403.0, 1428.0, 1458.0]
+    series = {"rollout/return_round": [20.0, 300.0, 900.0, 1250.0, 1400.0, 1500.0]}
+    assert collapse_alarm(recorded(series | {"eval/return_mean": lucky}), CALIBRATED) is None
+    held = [593.0, 3190.0, 3238.0, 1403.0, 1428.0, 1458.0]
+    assert collapse_alarm(recorded(series | {"eval/return_mean": held}), CALIBRATED) is not None
 
 
 @pytest.mark.parametrize(
     "evaluations",
-    [[-1100, -600, -200, -150], [-150, -800, -800], [-150, -800, -800, -500], [-1200, -1300] * 4],
+    [
+        [-1100, -600, -200, -150],
+        [-150, -150, -800, -800],
+        [-150, -150, -800, -800, -500],
+        [-1200, -1300] * 4,
+    ],
 )
 def test_collapse_alarm_is_silent(evaluations: list[float]) -> None:
     series = {"rollout/return_round": [-1200.0] * 5, "eval/return_mean": evaluations}
@@ -190,7 +207,7 @@ def test_collapse_alarm_is_silent(evaluations: list[float]) -> None:
 
 
 def test_collapse_alarm_needs_an_evaluation_of_this_round_and_a_random_return() -> None:
-    bad = [-150.0, -800.0, -800.0, -900.0]
+    bad = [-150.0, -150.0, -800.0, -800.0, -900.0]
     history = recorded({"rollout/return_round": [-1200.0] * 5, "eval/return_mean": bad})
     history.next_round()
     assert collapse_alarm(history, CALIBRATED) is None
@@ -245,16 +262,16 @@ def evaluated(*evaluations: float) -> dict[str, list[float]]:
 
 
 def test_collapse_alarm_measures_from_the_runs_start_in_a_long_run_too() -> None:
-    history = recorded(evaluated(-150, -800, -800, -900))
+    history = recorded(evaluated(-150, -150, -800, -800, -900))
     assert history.series("rollout/return_round").min() == -150
     alarm = collapse_alarm(history, CALIBRATED)
     assert alarm is not None
     assert (alarm.values["return"], alarm.values["best"]) == (-900, -150)
-    assert collapse_alarm(recorded(evaluated(-150, -600, -600, -600)), CALIBRATED) is None
+    assert collapse_alarm(recorded(evaluated(-150, -150, -600, -600, -600)), CALIBRATED) is None
 
 
 def test_collapse_alarm_goes_on_when_the_best_evaluation_is_no_longer_kept() -> None:
-    history = recorded(evaluated(-150, *([-900.0] * (KEEP + 20))))
+    history = recorded(evaluated(-150, -150, *([-900.0] * (KEEP + 20))))
     assert history.series("eval/return_mean").max() == -900
     alarm = collapse_alarm(history, CALIBRATED)
     assert alarm is not None
