@@ -24,8 +24,8 @@ from rl_twoclocks.window import Window
 
 COMPILE_PAYS_AFTER = 50_000
 """Optimizer steps from which compiling (some 15 s) is won back (some 0.5 ms a step)."""
-COMPILE_PAYS_WITH_MEMORY = 5_000
-"""The same through a cell, whose sequence takes longer to compile but is ten times as fast then."""
+COMPILE_PAYS_SOON = 5_000
+"""The same where a step gains more: through a cell's sequence, and on a GPU, which waits for calls."""
 
 
 @dataclass
@@ -169,7 +169,7 @@ def build(config: Config, derived: Derived) -> Parts:
         config.algo,
         config.optim,
         config.interventions,
-        compile_step=decide_compile(config, derived),
+        compile_step=decide_compile(config, derived, device.type == "cuda"),
         cuda_graphs=config.cuda_graphs and device.type == "cuda",
         gradient_lag=config.clocks.gradient_lag,
     )
@@ -219,13 +219,23 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def decide_compile(config: Config, derived: Derived) -> bool:
-    """Whether to compile the optimizer step; says why not where it was asked for and cannot be."""
+def decide_compile(config: Config, derived: Derived, gpu: bool) -> bool:
+    """Whether to compile the optimizer step.
+
+    Raises:
+        ConfigError: it was asked for, as CUDA graphs do too, and cannot be.
+    """
     if config.compile is False:
+        if config.cuda_graphs:
+            raise ConfigError(
+                "cuda_graphs=true captures the compiled step: leave compile=false out"
+            )
         return False
     if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         if config.compile is True:
             raise ConfigError("compile=true needs a C++ compiler (g++ or clang++) on the PATH")
         return False
-    pays = COMPILE_PAYS_AFTER if config.model.memory == "none" else COMPILE_PAYS_WITH_MEMORY
-    return config.compile is True or derived.update_steps >= pays
+    soon = gpu or config.model.memory != "none"
+    pays = COMPILE_PAYS_SOON if soon else COMPILE_PAYS_AFTER
+    wanted = config.compile is True or (gpu and config.cuda_graphs)
+    return wanted or derived.update_steps >= pays

@@ -219,6 +219,8 @@ class Diagnose:
         newest = ready.flat["observation"][:, -1:]
         parts = newest.split(IMAGES)
         small = torch.cat([entropy.thumbnails(self.parts.learner.look(part)) for part in parts])
+        # As raw observations are: what is kept of them is saved, and goes on where there is no GPU.
+        small = small.cpu()
         return small, small
 
     def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:

@@ -348,10 +348,14 @@ def of_configuration(overrides: list[str]) -> Report:
         *[Finding("note", "configuration", note, "-", "watch", "") for note in derived.notes],
     ]  # fmt: skip
     steps = derived.minibatches * c.update_epochs / c.update_frequency
+    # The machine that it is meant for may be another one.
+    gpu = config.device.startswith("cuda") or (
+        config.device == "auto" and torch.cuda.is_available()
+    )
     facts = [
         *derived.lines(config)[:3],
         f"{steps:.3g} optimizer steps per fresh frame, the policy is published {published}",
-        f"compiled step: {'yes' if decide_compile(config, derived) else 'no'}",
+        f"compiled step: {'yes' if decide_compile(config, derived, gpu) else 'no'}",
         f"governor: {config.interventions.governor}, diagnostics: {config.diagnostics.name}",
         _memory(config),
     ]
@@ -404,7 +408,8 @@ def of_window(path: Path) -> Report:
     saved = checkpoint.load(path)
     state.check(saved)
     config = Config.model_validate(saved["config"])
-    changes: dict[str, Any] = {"compile": False, "device": "cpu"}
+    here = config.collect.model_copy(update={"device": "cpu"})
+    changes: dict[str, Any] = {"compile": False, "device": "cpu", "collect": here}
     config, derived = settle(config.model_copy(update=changes))
     parts = build(config, derived)
     try:

@@ -273,6 +273,11 @@ class Learner:
 
     def _summary(self, readings: Tensor, per_pass: int, value_drift: Tensor) -> dict[str, float]:
         """Bring the round's readings to the host in one transfer."""
+        applied, finite = (readings[:, READINGS.index(name)] > 0 for name in ("applied", "finite"))
+        stops = (~applied & finite).nonzero()
+        if stops.numel():
+            # A GPU has computed on, for nothing: what came after the stop is no reading of the round.
+            readings = readings[: int(stops[0]) + 1]
         weight = readings[:, READINGS.index("applied")].unsqueeze(-1)
         applied = weight.sum()
         mean = torch.where(weight > 0, readings, torch.zeros_like(readings)).sum(0) / applied

@@ -50,6 +50,8 @@ def train(config: Config) -> Result:
     """
     config, derived = settle(config)
     torch.set_num_threads(config.threads)
+    # In TF32 a convolution gives other log-probabilities than those of the policy that acted.
+    torch.backends.cudnn.allow_tf32 = False
     with StopSignal() as stop:
         parts = build(config, derived)
         try:

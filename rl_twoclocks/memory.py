@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_twoclocks.config import ModelConfig
 
@@ -35,11 +36,24 @@ class Memory(nn.Module):
                 nn.init.orthogonal_(gate, generator=generator)
 
     def step(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Output [n, units] and next state [n, S] for observations [n, obs]."""
-        if isinstance(self.cell, nn.GRUCell):
-            output = self.cell(observation, state)
+        """Output [n, units] and next state [n, S] for observations [n, obs].
+
+        The equations of `nn.GRUCell` and `nn.LSTMCell`, written out: on CUDA these call kernels that
+        can neither be compiled nor mapped over a batch of gradients.
+        """
+        hidden, cell = state[:, : self.units], self.cell
+        given = F.linear(observation, cell.weight_ih, cell.bias_ih)
+        kept = F.linear(hidden, cell.weight_hh, cell.bias_hh)
+        if isinstance(cell, nn.GRUCell):
+            reset, update, new = given.split(self.units, -1)
+            reset_kept, update_kept, new_kept = kept.split(self.units, -1)
+            new = torch.tanh(new + torch.sigmoid(reset + reset_kept) * new_kept)
+            output = new + torch.sigmoid(update + update_kept) * (hidden - new)
             return output, output
-        output, inner = self.cell(observation, state.split(self.units, -1))
+        enter, forget, new, leave = (given + kept).split(self.units, -1)
+        inner = torch.sigmoid(forget) * state[:, self.units :]
+        inner = inner + torch.sigmoid(enter) * torch.tanh(new)
+        output = torch.sigmoid(leave) * torch.tanh(inner)
         return output, torch.cat([output, inner], -1)
 
     def unroll(self, observation: Tensor, stored: Tensor, start: Tensor) -> Tensor:

@@ -174,6 +174,11 @@ def _check_workers(config: Config) -> None:
                 )
     if collect.mode == "sync":
         return
+    if collect.device != "cpu":
+        raise ConfigError(
+            f"collect.device={collect.device} is for collect=sync: with collect={collect.mode} policies "
+            "act on the CPU"
+        )
     oldest = oldest_policy(c)
     limit = collect.max_staleness
     if limit is not None and oldest > limit:

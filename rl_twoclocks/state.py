@@ -14,6 +14,7 @@ from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.record.checkpoint import CheckpointError
 from rl_twoclocks.rundir import plain
+from rl_twoclocks.seeding import stream_seed
 
 FORMAT = 3
 """Raised when a checkpoint of an older version can no longer be read."""
@@ -145,7 +146,13 @@ def learned(
 
 def restore_random(parts: Parts, state: dict[str, Any]) -> None:
     """Set the random streams; call after the collector started, which draws a first action."""
-    parts.policy_noise.set_state(state["random"]["policy"])
+    noise = state["random"]["policy"]
+    if noise.shape == parts.policy_noise.get_state().shape:
+        parts.policy_noise.set_state(noise)
+    else:
+        # Of another kind of device, whose streams cannot be continued here.
+        seed = int(state["config"]["seed"])
+        parts.policy_noise.manual_seed(stream_seed(seed, f"policy from {parts.clocks.frames}"))
     parts.minibatch_order.set_state(state["random"]["minibatch"])
 
 

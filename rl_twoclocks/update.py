@@ -209,7 +209,7 @@ class Update:
                 group["lr"] = float(rate)
             self.optimizer.step()
             self._average(torch.ones_like(self.alive))
-        return readings
+        return readings.clone() if self.cuda_graphs else readings
 
     def loss(
         self, named: dict[str, Tensor], *minibatch: Tensor, model: ActorCritic | None = None

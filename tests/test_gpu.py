@@ -120,11 +120,13 @@ def test_steps_on_the_same_minibatches_agree(overrides: tuple[str, ...]) -> None
     torch.testing.assert_close(readings, expected_readings, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("graphs", ["false", "true"], ids=["compiled", "cuda_graphs"])
-def test_the_compiled_step_agrees_with_the_plain_one(graphs: str) -> None:
+@pytest.mark.parametrize(
+    ("graphs", "optim"), [("false", "adam"), ("true", "adam"), ("true", "radam")]
+)
+def test_the_compiled_step_agrees_with_the_plain_one(graphs: str, optim: str) -> None:
     outcomes = []
-    for compiled in ("false", "true"):
-        parts = make("cuda", f"compile={compiled}", f"cuda_graphs={graphs}")
+    for words in (("compile=false",), ("compile=true", f"cuda_graphs={graphs}")):
+        parts = make("cuda", *words, f"optim={optim}")
         try:
             update = parts.learner.update
             update.start_round(Controls(3e-4, 0.2, max_grad_norm=0.5))
@@ -138,3 +140,20 @@ def test_the_compiled_step_agrees_with_the_plain_one(graphs: str) -> None:
     (plain_readings, plain), (readings, parameters) = outcomes
     torch.testing.assert_close(parameters, plain, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(readings, plain_readings, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("words", [("model=recurrent",), ("algo=twoclocks", "cuda_graphs=true")])
+def test_other_steps_compile_too(tmp_path: Path, words: tuple[str, ...]) -> None:
+    rows = train(tmp_path / "run", "device=cuda", "compile=true", *words)
+    assert all(row["clock/first_ratio_error_max"] < 1e-4 for row in rows)
+    assert rows[-1]["clock/update_steps"] > 0
+
+
+def test_a_run_on_images_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    words = ["task=pong", "num_envs=4", "clocks.batch_size=512", "clocks.update_frequency=512"]
+    words += ["clocks.update_epochs=1", "device=cuda", "compile=false"]
+    train(tmp_path / "run", *words, f"total_frames={2 * U}")
+    rows = train(tmp_path / "run", *words, f"total_frames={4 * U}")
+    assert [row["frames"] for row in rows] == [U, 2 * U, 3 * U, 4 * U]
+    assert all(row["clock/first_ratio_error_max"] < 1e-4 for row in rows)

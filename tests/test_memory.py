@@ -378,3 +378,17 @@ def test_restarted_collection_goes_on_with_the_same_states(tmp_path: Path) -> No
         assert torch.equal(after["observation"][:, 0], before["next_observation"][:, -1])
     finally:
         parts.close()
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_step_is_that_of_torchs_own_cell(kind: str) -> None:
+    made = memory(kind)
+    for parameter in made.cell.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    observation, state = torch.randn(6, 3), torch.randn(6, made.size)
+    if kind == "gru":
+        expected = (made.cell(observation, state),) * 2
+    else:
+        output, inner = made.cell(observation, state.split(made.units, -1))
+        expected = (output, torch.cat([output, inner], -1))
+    torch.testing.assert_close(made.step(observation, state), expected)

@@ -28,6 +28,8 @@ def make_collector(
         policy_device="cpu",
         env_device="cpu",
         storing_device="cpu",
+        # What comes from a GPU has been waited for by the policy.
+        no_cuda_sync=True,
         track_traj_ids=False,
         trust_policy=True,
         auto_register_policy_transforms=False,

@@ -28,8 +28,9 @@ def utilisation_readings(device: torch.device) -> dict[str, float]:
         return {}
     try:
         return {"time/device_utilisation": float(torch.cuda.utilization(device))}
-    except (ModuleNotFoundError, RuntimeError):
-        # NVIDIA's management library is not installed: unknown is not idle.
+    except Exception:
+        # NVIDIA's management library is not installed or refuses, as it does in some containers, with
+        # errors of its own: unknown is not idle.
         return {}
 
 
