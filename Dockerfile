@@ -1,7 +1,9 @@
 # rl_twoclocks in a container.
 #
-#   docker build -t rl_twoclocks .
-#   docker run --rm -v "$PWD/runs:/home/trainer/runs" rl_twoclocks task=halfcheetah seed=1
+#   docker build --build-arg UID=$(id -u) -t rl_twoclocks .
+#   mkdir -p runs && docker run --rm -v "$PWD/runs:/home/trainer/runs" rl_twoclocks task=halfcheetah
+#
+# Of the package's extras it holds `envpool` alone: for Atari, Redis, export or sweeps add theirs below.
 #
 # The default needs no GPU. Which build of torch is installed (CPU or CUDA) is up to the package
 # index: pip takes what its index serves for TORCH_SPEC. To choose, name a build of the release
