@@ -115,7 +115,8 @@ class AlgoConfig(Group):
     clock ratio 1 these three are the same). spo: a parabola in place of the clip; vaco: a filter on
     total variation; centred: score centring. See docs/stale_data.md."""
     advantage: Literal["gae", "vtrace"] = "gae"
-    """vtrace: estimate for the current policy, by importance weights along the trajectory."""
+    """vtrace: estimate for the proximal policy, the one at the round's start, by importance weights along
+    the trajectory."""
     rho_clip: float = Field(default=1.0, gt=0)
     """vtrace: cap of a frame's own weight in value targets. Smaller: nearer the behaviour policy's."""
     c_clip: float = Field(default=1.0, gt=0)
@@ -250,7 +251,8 @@ class CollectConfig(Group):
     """sync: rollout and update take turns in this process; async: worker processes collect while the
     learner learns; redis: generators anywhere, behind a Redis server; ray: actors on a Ray cluster."""
     workers: int = Field(default=1, ge=1)
-    """async, redis: slices per rollout, and worker processes; they share `num_envs` among them."""
+    """async, redis, ray: slices per rollout, and worker processes or actors; they share `num_envs` among
+    them. More: more cores at work."""
     slots: int = Field(default=4, ge=2)
     """Slices that can wait for the learner, over all workers, at least two each. More: older data."""
     order: Literal["near", "random", "fifo"] = "near"

@@ -32,7 +32,7 @@ class GeneratorCommandConfig(Group):
     """The generator command."""
 
     run: str
-    """Name of the run, as its learner prints it."""
+    """Name of the run: what its learner was given as `collect.redis.run`."""
     url: str | None = None
     """The Redis server of the run; null: the environment variable RL_TWOCLOCKS_REDIS_URL, where a
     password is not seen by others, or else redis://127.0.0.1:6379."""
