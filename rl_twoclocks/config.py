@@ -115,8 +115,8 @@ class AlgoConfig(Group):
     clock ratio 1 these three are the same). spo: a parabola in place of the clip; vaco: a filter on
     total variation; centred: score centring. See docs/stale_data.md."""
     advantage: Literal["gae", "vtrace"] = "gae"
-    """vtrace: estimate for the proximal policy, the one at the round's start, by importance weights along
-    the trajectory."""
+    """vtrace: estimate for the proximal policy, the one at the round's start, by importance weights
+    along the trajectory."""
     rho_clip: float = Field(default=1.0, gt=0)
     """vtrace: cap of a frame's own weight in value targets. Smaller: nearer the behaviour policy's."""
     c_clip: float = Field(default=1.0, gt=0)

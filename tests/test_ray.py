@@ -24,7 +24,7 @@ on_ray = pytest.mark.ray
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'rl_twoclocks[ray]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     ray.init(
         num_cpus=2,

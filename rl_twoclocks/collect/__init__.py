@@ -49,7 +49,5 @@ def make_source(
         else:
             from rl_twoclocks.collect.ray_source import RaySource as Chosen  # type: ignore
     except ImportError as error:
-        raise ConfigError(
-            f"collect={mode} needs {error.name}: pip install 'rl_twoclocks[{mode}]'"
-        ) from error
+        raise ConfigError(f"collect={mode} needs {error.name}: pip install '.[{mode}]'") from error
     return Chosen(config, behaviour, update_frequency, frames, restarts)

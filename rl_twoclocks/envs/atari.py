@@ -60,7 +60,7 @@ class Atari(gym.Env):
             import cv2
         except ImportError as error:
             raise gym.error.DependencyNotInstalled(
-                f"Atari needs {error.name}: pip install 'rl_twoclocks[atari]'"
+                f"Atari needs {error.name}: pip install '.[atari]'"
             ) from error
         self._resize = cv2.resize
         self._area = cv2.INTER_AREA

@@ -17,7 +17,7 @@ try:
     from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 except ImportError:
     raise ConfigError(
-        "task=minigrid needs the minigrid package: pip install 'rl_twoclocks[minigrid]'"
+        "task=minigrid needs the minigrid package: pip install '.[minigrid]'"
     ) from None
 
 

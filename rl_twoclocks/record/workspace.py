@@ -39,9 +39,7 @@ def workspace(entity: str, project: str) -> Workspace:
         import wandb_workspaces.reports.v2 as panels
         import wandb_workspaces.workspaces as views
     except ImportError:
-        raise ConfigError(
-            "a W&B view needs wandb-workspaces: pip install 'rl_twoclocks[workspace]'"
-        ) from None
+        raise ConfigError("a W&B view needs wandb-workspaces: pip install '.[workspace]'") from None
     from rl_twoclocks.reporting.figures import PANELS, VARIANCE
 
     def plots(number: int) -> list[Any]:
