@@ -216,6 +216,7 @@ class Update:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The loss of a minibatch under named parameters, and readings of it."""
         obs, action, behaviour, proximal, advantage, target, old_value, *centre = minibatch
+        start = proximal
         params, value = functional_call(model or self.model, named, (obs,))
         log_prob = self.model.distribution.log_prob(params, action)
         entropy = self.model.distribution.entropy(params).mean()
@@ -238,7 +239,9 @@ class Update:
         critic = critic_loss(value, target, old_value, self.algo.value_clip).mean()
         loss = policy + self.algo.critic_coeff * critic - self._control("entropy_coeff") * entropy
         with torch.no_grad():
-            log_ratio = log_prob - proximal
+            # How far this round's steps have come. An average lags behind every step, so that a stop
+            # by the KL to it would end the next round at its first step, and all that follow.
+            log_ratio = log_prob - start
             kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
             ess = effective_sample_size((log_prob - behaviour).flatten())
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
@@ -273,20 +276,24 @@ class Update:
         # With `skip` only this step is lost; otherwise the round is over on the first bad one. A KL
         # that is NaN is the finite check's business, so that it cannot pass as a KL stop.
         over = (1 - within) * finite if self.skip_nonfinite else 1 - within * finite
-        applied = self.alive * within * finite
+        told = self.alive * finite
+        applied = told * within
         self.alive.copy_(self.alive * (1 - over))
-        scale = self._scale_step(aux[3], aux[5], applied)
+        scale = self._scale_step(aux[3], aux[5], told)
         readings = torch.stack([loss, *aux, norm, scale, finite, applied])
         return grad, torch.cat([readings, layers])
 
-    def _scale_step(self, kl: Tensor, ess: Tensor, applied: Tensor) -> Tensor:
-        """Share of the learning rate for this step, at most 1: steps never exceed the tuned rate."""
+    def _scale_step(self, kl: Tensor, ess: Tensor, told: Tensor) -> Tensor:
+        """Share of the learning rate for this step, at most 1: steps never exceed the tuned rate.
+
+        `told`: whether the KL is news; also where it is so high that the step is refused.
+        """
         target, scale = self._control("kl_target"), self.step_scale
         lower = torch.where(kl > 2 * target, scale / 1.5, scale)
         # A KL of 0 means that there was nothing to learn, not that larger steps are safe.
         scaled = torch.where((kl < target / 2) & (kl > 0), lower * 1.5, lower)
         scaled = scaled.clamp(MIN_STEP_SCALE, 1.0)
-        self.step_scale.copy_(torch.where(applied > 0, scaled, scale))
+        self.step_scale.copy_(torch.where(told > 0, scaled, scale))
         base = self._control("ess_base")
         # Weights that all underflow leave nothing to learn from: a step of size 0, never of size NaN.
         share = torch.where(torch.isfinite(ess), ess, 0.0) / base.clamp(min=1e-6)

@@ -19,9 +19,9 @@ from tests.test_update import RATE, controls, make_update, minibatch, network, s
 TARGET = 0.01
 
 
-def scaled(update: Update, kl: float, ess: float = 1.0, applied: float = 1.0) -> float:
+def scaled(update: Update, kl: float, ess: float = 1.0, told: float = 1.0) -> float:
     """The share that a step with this KL and effective sample size takes."""
-    return float(update._scale_step(*(torch.tensor(x) for x in (kl, ess, applied))))
+    return float(update._scale_step(*(torch.tensor(x) for x in (kl, ess, told))))
 
 
 def with_target(target: float = TARGET, base: float = 0.0) -> Update:
@@ -55,10 +55,21 @@ def test_the_scale_follows_the_kl_by_hand(kls: list[float], expected: list[float
     assert MIN_STEP_SCALE == 0.01
 
 
-def test_a_step_that_was_not_taken_does_not_move_the_scale() -> None:
+def test_a_kl_that_is_no_news_does_not_move_the_scale() -> None:
     update = with_target()
-    scaled(update, 0.5, applied=0.0)
+    scaled(update, 0.5, told=0.0)
     assert float(update.step_scale) == 1.0
+
+
+def test_a_step_that_is_refused_for_its_kl_makes_the_next_ones_smaller() -> None:
+    update = make_update(network())
+    update.start_round(controls(update, kl_target=TARGET, kl_limit=1.5 * TARGET))
+    # KL = exp(-0.25) - 1 + 0.25 = 0.0288: more than twice the target, and beyond the limit.
+    assert step(update, moved_away(network(), by=0.25))["applied"] == 0.0
+    assert float(update.step_scale) == pytest.approx(1 / 1.5)
+    # The round is over: what comes after is computed for nothing, and says nothing new.
+    step(update, moved_away(network(), by=0.25))
+    assert float(update.step_scale) == pytest.approx(1 / 1.5)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +133,7 @@ def test_rules_that_are_off_change_no_bit(name: str, monkeypatch: pytest.MonkeyP
     for without in (False, True):
         update = make_update(network(), name)
         if without:
-            monkeypatch.setattr(update, "_scale_step", lambda kl, ess, applied: torch.ones(()))
+            monkeypatch.setattr(update, "_scale_step", lambda kl, ess, told: torch.ones(()))
             monkeypatch.setattr(update, "_average", lambda applied: None)
         for seed in range(6):
             # KL and effective sample size are far from healthy.
@@ -204,27 +215,25 @@ def test_a_step_that_was_not_taken_is_not_averaged() -> None:
     assert torch.equal(update.proximal_weight, before[1])
 
 
-def test_the_kl_is_to_the_averaged_policy_and_not_to_the_rounds_first() -> None:
+def test_clipping_is_around_the_average_and_the_kl_from_the_rounds_start() -> None:
     update = make_update(network(), algo={"proximal": "ewma", "proximal_decay": 0.75})
     frames = minibatch(network(), 0)
-    # What the round says is the proximal policy is far away, and must not matter.
+    # Around this policy every sample would be clipped.
     frames["proximal_log_prob"] = frames["proximal_log_prob"] + 3.0
     first = step(update, frames)
-    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
-    for seed in range(3):
-        step(update, minibatch(network(), seed))
-    centre = network()
-    torch.nn.utils.vector_to_parameters(update.proximal.clone(), centre.parameters())
-    with torch.no_grad():
-        dist = update.model.distribution
-        logs = [
-            dist.log_prob(model.policy(frames["observation"]), frames["action"])
-            for model in (update.model, centre)
-        ]
-    ratio = logs[0] - logs[1]
-    expected = float((ratio.exp() - 1 - ratio).mean())
-    assert expected > 1e-6
-    assert step(update, frames)["kl"] == pytest.approx(expected, rel=2e-2)
+    assert first["clip_fraction"] == 0.0
+    assert first["kl"] == pytest.approx(math.exp(-3.0) - 1 + 3.0, rel=1e-4)
+
+
+def test_a_stop_by_kl_does_not_end_all_later_rounds_under_an_average() -> None:
+    update = make_update(network(), algo={"proximal": "ewma"})
+    applied = []
+    for seed in range(8):
+        frames = minibatch(update.model, seed)
+        update.start_round(controls(update, kl_limit=1e-3))
+        applied.append(sum(step(update, frames)["applied"] for _ in range(30)))
+    # Every round stops, and every round learns before it does.
+    assert all(0 < count < 30 for count in applied)
 
 
 def test_without_averaging_there_is_no_second_set_of_weights() -> None:
