@@ -1,7 +1,7 @@
 """T-mazes, N at once: a cue at the start says which way to turn at the far end of the corridor.
 
 The cue is seen in the first cell only, and all cells between it and the junction look alike. So a
-policy without memory turns right half of the time, whatever it has learnt. After Bakker 2002.
+policy without memory takes the correct turn half of the time, whatever it has learnt. After Bakker 2002.
 """
 
 from __future__ import annotations
