@@ -74,7 +74,7 @@ format: $(STAMP) ## let ruff format and fix what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-benchmark: $(BENCHMARK_STAMP) ## speed and return against peers
+benchmark: $(BENCHMARK_STAMP) ## speed against peers
 	$(PY) scripts/benchmark.py $(ARGS)
 
 gazebo: $(STAMP) ## install Gazebo 11 into GAZEBO=folder (default .gazebo), without root
