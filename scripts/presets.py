@@ -2,12 +2,14 @@
 
     python scripts/presets.py
 
-Numbers of the presets are read from the configuration, returns from docs/benchmarks/figures.json, and
-the reasons from the comments in configs/task. Text above the first table is written by hand.
+Numbers of the presets are read from the configuration, returns from docs/benchmarks/figures.json, what a
+memory is worth from docs/benchmarks/memory.csv, and the reasons from the comments in configs/task. Text
+above the first table is written by hand.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -54,11 +56,24 @@ def measured(name: str, figures: dict[str, dict]) -> list[str]:
     return found
 
 
+def remembered(name: str) -> list[str]:
+    """What policies with and without a memory reach in a task, every seed, one text per model."""
+    found: dict[str, list[str]] = {}
+    with (ROOT / "docs" / "benchmarks" / "memory.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["task"] == name:
+                found.setdefault(row["model"], []).append(row["success_rate"])
+    return [
+        f"success rate with `model={model}`, [by seed](benchmarks/memory.csv): {', '.join(rates)}"
+        for model, rates in sorted(found.items(), reverse=True)
+    ]
+
+
 def reason(path: Path) -> str:
-    """The comments of a preset, as one text."""
+    """The comments of a preset, as one text; commands are no reasons."""
     lines = [line.strip() for line in path.read_text().splitlines()]
-    words = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
-    return " ".join(words)
+    words = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    return " ".join(word for word in words if not word.startswith(("@package", "python -m")))
 
 
 def main() -> int:
@@ -73,7 +88,7 @@ def main() -> int:
         config = compose([f"task={name}", *extra])
         curve = ROOT / "docs" / "benchmarks" / f"learning_{name}.png"
         named = config.task.name.removesuffix("-v0") if name == "minigrid" else name
-        found = measured(named, figures)
+        found = measured(named, figures) + remembered(name)
         if curve.exists():
             found.append(f"[curve](benchmarks/{curve.name})")
         cells = [f"`{name}`", clocks(config), settings(config), f"{config.total_frames / 1e6:g}M"]
