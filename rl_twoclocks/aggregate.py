@@ -126,6 +126,8 @@ def combined(
 
 
 def _of(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> Estimate:
+    if any(sets[0].keys() != other.keys() for other in sets):
+        raise ValueError(f"sets of other tasks: {[sorted(scores) for scores in sets]}")
     points = [interquartile_mean(np.concatenate(_arrays(scores))) for scores in sets]
     return Estimate(float(combine(*points)), *_interval(_draws(combine, resamples, *sets)))
 

@@ -70,6 +70,8 @@ class DeployedPolicy(nn.Module):
         self.normalizes = normalizer.config.observation
         self.clip = normalizer.config.observation_clip
         self.real = self.action_map.real
+        self.whole = self.real and np.issubdtype(space.dtype, np.integer)
+        """Whether the environment takes whole numbers, which training rounds to."""
         self.action_shape = tuple(space.shape or ())
         self.register_buffer("shift", policy.shift.clone())
         self.register_buffer("scale", policy.scale.clone())
@@ -97,6 +99,8 @@ class DeployedPolicy(nn.Module):
         """The environment's actions for the actor's output [n, A]."""
         params = self.network.head(output, x)
         action = self.action_map(self.network.distribution.mode(params))
+        if self.whole:
+            action = action.round()
         return action.reshape(-1, *self.action_shape) + (0 if self.real else self.start)
 
     def examples(self, n: int = 64) -> Tensors:
@@ -163,7 +167,7 @@ def export(command: ExportCommandConfig) -> list[Path]:
         raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
     policy = deployed(saved)
-    _clear(out, name, path)
+    _clear(out, name, path, saved["clocks"]["frames"])
     written = []
     if command.format in ("torch", "both"):
         written.append(_torch_program(policy, out / f"{name}.pt2"))
@@ -190,10 +194,14 @@ def export(command: ExportCommandConfig) -> list[Path]:
     return written
 
 
-def _clear(out: Path, name: str, checkpoint: Path) -> None:
+def _clear(out: Path, name: str, checkpoint: Path, frames: int) -> None:
     """Remove what another checkpoint's export of this name left: one name is one policy."""
-    facts = out / f"{name}.json"
-    if facts.exists() and json.loads(facts.read_text())["checkpoint"] == str(checkpoint.absolute()):
+    try:
+        facts = json.loads((out / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        facts = {}
+    # `best.pt` is overwritten while the run goes on.
+    if facts.get("checkpoint") == str(checkpoint.absolute()) and facts.get("frames") == frames:
         return
     for ending in (".json", ".onnx", ".pt2"):
         (out / f"{name}{ending}").unlink(missing_ok=True)

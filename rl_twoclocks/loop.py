@@ -71,6 +71,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
     parts, clocks = session.parts, session.parts.clocks
     diagnose, steering = session.diagnose, session.steering
     session.start_collector()
+    session.make_up(stop)
     while not session.over and not stop:
         started = time.perf_counter()
 

@@ -116,8 +116,11 @@ def vaco(
     with torch.no_grad():
         beyond = 0.5 * (ratio - 1).abs().mean() > 0.5 * clip_epsilon
         left_out = (beyond & (advantage * (ratio - 1) > 0)).to(ratio.dtype)
-    loss = -(1 - left_out) * _capped(ratio, max_importance_ratio) * advantage
-    return PolicyTerms(loss, ratio, left_out)
+    # Beyond the cap the gradient stays, as large as at it: these frames are what pulls the policy back.
+    pull = torch.where(ratio > max_importance_ratio, log_prob - log_prob.detach(), 0.0)
+    within = (log_prob - behaviour_log_prob).clamp(max=torch.as_tensor(max_importance_ratio).log())
+    weight = within.exp() + max_importance_ratio * pull
+    return PolicyTerms(-(1 - left_out) * weight * advantage, ratio, left_out)
 
 
 def centred(

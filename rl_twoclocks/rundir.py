@@ -87,9 +87,15 @@ def essence(config: dict[str, Any]) -> dict[str, Any]:
         keys = ("every", "features", "thresholds", "limits")
         core["diagnostics"] = {key: measured[key] for key in keys}
         core["diagnostics"]["measures"] = measured["name"] in ("default", "full")
-    # The one key of its group that changes training.
+        if config["interventions"]["rescue"]["enabled"]:
+            # Evaluations that collapse order a rescue.
+            core["eval"] = {k: v for k, v in config["eval"].items() if k != "num_envs"}
+    # What of its group changes training.
     boundary = config["checkpoint"]["episode_boundary"]
-    return core | {"checkpoint": {"episode_boundary": boundary}}
+    core["checkpoint"] = {"episode_boundary": boundary}
+    if boundary:
+        core["checkpoint"]["every_frames"] = config["checkpoint"]["every_frames"]
+    return core
 
 
 def run_name(config: Config) -> str:
@@ -165,10 +171,14 @@ def _lock(path: Path) -> Iterator[None]:
     # The directory itself is locked: no file that could be left over.
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is training in {path}") from None
+        for torn in path.glob(".partial-*"):
+            # Of a process that was killed while it wrote.
+            torn.unlink(missing_ok=True)
         yield
-    except BlockingIOError:
-        raise ConfigError(f"another process is training in {path}") from None
     finally:
         os.close(handle)
         if not existed and not any(path.iterdir()):

@@ -144,6 +144,17 @@ def _check(config: Config) -> None:
             f"clocks.sample={c.sample} must lie between clocks.minibatch_size={c.minibatch_size} and "
             f"clocks.batch_size={c.batch_size}"
         )
+    algo = config.algo
+    if c.minibatch_size == 1 and algo.normalize_advantage == "minibatch":
+        raise ConfigError(
+            "clocks.minibatch_size=1 leaves nothing to learn from: the advantage of a single frame, "
+            "normalised within its minibatch, is 0; write algo.normalize_advantage=window"
+        )
+    if algo.objective == "centred" and algo.proximal == "ewma":
+        raise ConfigError(
+            "algo.objective=centred centres on the policy of the round's start: leave "
+            "algo.proximal=ewma out"
+        )
     if c.minibatch_size > c.batch_size:
         raise ConfigError(
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "

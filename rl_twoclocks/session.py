@@ -62,7 +62,10 @@ class Session:
             self.saved_at = parts.clocks.frames
         self._saved = saved
         frames = parts.clocks.frames
-        self.finished = self.over
+        self.owed = bool(saved and saved.get("owed", False))
+        """Whether an evaluation was due and a signal came first."""
+        self.late: dict[str, float] = {}
+        self.finished = self.over and not self.owed
         if not self.finished:
             # Of a budget that has grown since.
             (directory / "result.json").unlink(missing_ok=True)
@@ -112,16 +115,20 @@ class Session:
         """Write the error down if there is one, and close everything."""
         if error is not None:
             text = "".join(traceback.format_exception(error))
-            write_text(self.directory / "error.txt", text)
+            # The disk may be full: then this fails as well.
+            with contextlib.suppress(OSError):
+                write_text(self.directory / "error.txt", text)
             # A run that failed is the one whose pictures are wanted most.
             self.draw()
         else:
             (self.directory / "error.txt").unlink(missing_ok=True)
-        for evaluator in self.evaluators.values():
-            evaluator.close()
-        self.display.close()
-        self.events.close()
-        self.loggers.close(exit_code=1 if error is not None else 0)
+        with contextlib.ExitStack() as stack:
+            # In reverse order, each of them whether or not another one fails.
+            stack.callback(self.loggers.close, exit_code=1 if error is not None else 0)
+            stack.callback(self.events.close)
+            stack.callback(self.display.close)
+            for evaluator in self.evaluators.values():
+                stack.callback(evaluator.close)
 
     # -- around the rounds ---------------------------------------------------------------------
 
@@ -265,11 +272,14 @@ class Session:
         if (restarts := int(readings.get("collect/restarts", 0))) > self.restarts:
             self.events.note("restart", f"{restarts} who collect died so far, all replaced", clocks)
             self.restarts = restarts
-        evaluated = False
+        readings |= self.late
+        evaluated = bool(self.late)
+        self.late = {}
         if self.config.eval.enabled and (
             _due(before, clocks.frames, self.eval_every) or last_round
         ):
             evaluated = self._evaluate(readings, stop)
+            self.owed = not evaluated
         for alarm in self.diagnose.judge(readings):
             self.events.alarm(alarm, clocks)
         readings |= self.steering.readings()
@@ -282,11 +292,28 @@ class Session:
             self.loggers.log(self.unlogged, clocks.frames)
             self.unlogged.clear()
         self.display.update(readings, clocks.frames)
-        best = evaluated and self._is_best()
+        if evaluated and self._is_best() and self.config.checkpoint.save_best:
+            # First: a checkpoint that knows of a best score must find its policy written.
+            checkpoint.write(self.directory / "best.pt", self._state())
         if last_round or stop or _due(before, clocks.frames, self.save_every):
             self.save()
-        if best and self.config.checkpoint.save_best:
+
+    def make_up(self, stop: StopSignal) -> None:
+        """Make the evaluation that a signal kept the last sitting from, for the next row."""
+        if not self.owed or not self.config.eval.enabled:
+            return
+        found: dict[str, float] = {}
+        if not self._evaluate(found, stop):
+            return
+        self.owed, self.late = False, found
+        if not self.over:
+            return
+        # There is no further round.
+        self.loggers.log(found, self.parts.clocks.frames)
+        if self._is_best() and self.config.checkpoint.save_best:
             checkpoint.write(self.directory / "best.pt", self._state())
+        self.saved_at = -1
+        self.save(boundary=False)
 
     def save(self, boundary: bool = True) -> None:
         """Write a checkpoint of this round's end, if it is not on disk yet.
@@ -310,17 +337,16 @@ class Session:
 
         try:
             paths = draw(self.directory, self.diagnose.maps, self.diagnose.limits)
-        except (OSError, ValueError, ImportError) as error:
+            self.loggers.pictures(paths, self.parts.clocks.frames)
+        except Exception as error:
             self.display.message(f"no pictures: {error}")
-            return
-        self.loggers.pictures(paths, self.parts.clocks.frames)
 
     def result(self, stop: StopSignal) -> Result:
         """Sum the run up; write `result.json` when its budget is used up."""
         from rl_twoclocks.loop import Result
 
         clocks = self.parts.clocks
-        done = self.over
+        done = self.over and not self.owed
         path = self.directory / f"checkpoint-{clocks.frames:012d}.pt"
         result = Result(
             run_dir=str(self.directory),
@@ -386,6 +412,7 @@ class Session:
             "loggers": self.loggers.state_dict(),
             "unlogged": dict(self.unlogged),
             "align": self.align,
+            "owed": self.owed,
             "diagnose": self.diagnose.state_dict(),
             "steering": self.steering.state_dict(),
         }

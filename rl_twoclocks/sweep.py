@@ -63,10 +63,13 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         storage=_storage(directory),
         load_if_exists=True,
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(
-            seed=settings.seed, n_startup_trials=settings.startup_trials
+        pruner=optuna.pruners.MedianPruner(
+            settings.startup_trials, n_warmup_steps=EVALUATIONS // 3
         ),
-        pruner=optuna.pruners.MedianPruner(settings.startup_trials, n_warmup_steps=total // 3),
+    )
+    # A stream of its own for every sitting: a study that goes on does not draw its first points anew.
+    study.sampler = optuna.samplers.TPESampler(
+        seed=settings.seed + len(study.trials), n_startup_trials=settings.startup_trials
     )
     done = len([t for t in study.trials if _counts(t)])
     if not any(_counts(t) and t.user_attrs.get("as_configured") for t in study.trials):
@@ -201,10 +204,10 @@ def _trial(
     from rl_twoclocks.record import read_metrics
 
     point = [] if trial.user_attrs.get("as_configured") else _suggest(trial, settings)
-    run_dir = directory / f"trial{trial.number}"
+    run_dir, every = directory / f"trial{trial.number}", max(1, total // EVALUATIONS)
     command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
     command += [f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
-    command += ["logger.display=none", f"eval.every_frames={max(1, total // EVALUATIONS)}"]
+    command += ["logger.display=none", f"eval.every_frames={every}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run_dir.mkdir(parents=True, exist_ok=True)
     seen = 0
@@ -220,7 +223,9 @@ def _trial(
                 rows = read_metrics(run_dir / "metrics.jsonl")
                 points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
                 for frames, value in points[seen:]:
-                    trial.report(value, frames)
+                    # By number: rounds of another length end at other frames, and only values of one
+                    # step are compared.
+                    trial.report(value, round(frames / every))
                 seen = len(points)
                 if seen and seen < EVALUATIONS and trial.should_prune():
                     raise optuna.TrialPruned

@@ -73,14 +73,22 @@ def test_the_seed_changes_only_the_last_part() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["device=cpu", "threads=2", "logger=jsonl", "eval=off", "diagnostics.pictures=false"]
+    "change",
+    ["device=cpu", "threads=2", "logger=jsonl", "eval.num_envs=5", "diagnostics.pictures=false"],
 )
 def test_where_and_how_a_run_is_watched_does_not_change_its_folder(change: str) -> None:
     assert directory(compose([change])) == directory(compose())
 
 
 @pytest.mark.parametrize(
-    "change", ["diagnostics=off", "diagnostics.thresholds=seed", "+diagnostics.limits.kl_warn=9"]
+    "change",
+    [
+        "diagnostics=off",
+        "diagnostics.thresholds=seed",
+        "+diagnostics.limits.kl_warn=9",
+        "eval=off",
+        "eval.every_frames=5000",
+    ],
 )
 def test_what_a_governor_decides_by_changes_the_folder_only_where_it_acts(change: str) -> None:
     assert directory(compose([change])) != directory(compose())

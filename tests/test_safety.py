@@ -22,6 +22,7 @@ def make(family: str, b: int, u: int, mode: str, **changes: object) -> Config:
         "task": {"name": "t", "family": family, "env_id": "CartPole-v1", "frame_skip": 4},
         "total_frames": 1_000_000,
         "num_envs": 1,
+        "algo": {"normalize_advantage": "window"},
         "clocks": {
             "batch_size": b,
             "update_frequency": u,
@@ -130,6 +131,21 @@ def test_enforce_leaves_what_is_within_the_cap() -> None:
     config, derived = settled("mujoco", 1500, 300, "enforce")
     assert (config.clocks.batch_size, config.clocks.update_frequency) == (1500, 300)
     assert not any("enforced" in note for note in derived.notes)
+
+
+def test_what_could_not_learn_is_refused() -> None:
+    with pytest.raises(ConfigError, match="normalize_advantage=window"):
+        settled("mujoco", 1500, 300, algo={"normalize_advantage": "minibatch"})
+    with pytest.raises(ConfigError, match="algo.proximal=ewma"):
+        settled(
+            "mujoco",
+            1500,
+            300,
+            algo={"objective": "centred", "proximal": "ewma"},
+            clocks={"minibatch_size": 4},
+        )
+    with pytest.raises(ConfigError, match="is for collect=sync"):
+        settle(compose(["collect=async", "collect.device=cuda"]))
 
 
 def test_enforcement_always_ends_within_the_cap_in_whole_columns() -> None:

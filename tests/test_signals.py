@@ -77,8 +77,7 @@ def test_a_signal_saves_and_exits_with_its_code(
     assert str(checkpoint.listed(tmp_path / "run")[-1]) in out
     done = saved["clocks"]["policy_version"]
     result = run(
-        tmp_path / "run", *walk(marks=tmp_path / "marks"), *PHASES[phase], "eval=off",
-        rounds=done + 1,
+        tmp_path / "run", *walk(marks=tmp_path / "marks"), *PHASES[phase], rounds=done + 1,
     )  # fmt: skip
     assert result.stopped_by is None
     assert [r["clock/policy_version"] for r in rows(tmp_path / "run")] == [*range(1, done + 2)]
@@ -95,6 +94,31 @@ def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(tmp_path: Path) -> 
     assert (result.stopped_by, result.rounds, result.return_mean) == ("SIGTERM", 1, None)
     assert newest(tmp_path)["clocks"]["policy_version"] == 1
     assert "eval/return_mean" not in rows(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_an_evaluation_that_a_signal_prevented_is_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    words = ["task=cartpole", "eval=default", f"eval.every_frames={ROUND}"]
+
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rl_twoclocks.session.Evaluator.__call__", interrupted)
+        first = run(tmp_path, *words, rounds=rounds)
+    # Also in the last round: what the run came to is not known yet.
+    assert (first.stopped_by, first.rounds, first.return_mean) == ("SIGTERM", 1, None)
+    assert not (tmp_path / "result.json").exists()
+    second = run(tmp_path, *words, rounds=rounds)
+    assert (second.stopped_by, second.rounds) == (None, rounds)
+    assert second.return_mean is not None
+    assert (tmp_path / "result.json").is_file()
+    found = [row["eval/return_mean"] for row in rows(tmp_path) if "eval/return_mean" in row]
+    assert found[-1] == second.return_mean
+    third = run(tmp_path, *words, rounds=rounds)
+    assert third.return_mean == second.return_mean
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -132,6 +132,19 @@ def test_vaco_uses_all_frames_within_half_the_bound_and_drops_the_ones_that_rais
     torch.testing.assert_close(whole.loss, -torch.tensor(ratios) * advantages)
 
 
+def test_vaco_pulls_back_what_lies_beyond_its_cap() -> None:
+    current = log(9.0).requires_grad_()
+    terms = vaco(current, torch.zeros(1), torch.zeros(1), -torch.ones(1), 0.2, 3.0)
+    assert float(terms.loss.detach()) == pytest.approx(3.0)
+    (gradient,) = torch.autograd.grad(terms.loss.sum(), current)
+    assert float(gradient) == pytest.approx(3.0)
+    # What overflows stays finite.
+    wild = torch.full((1,), 200.0, requires_grad=True)
+    terms = vaco(wild, torch.zeros(1), torch.zeros(1), -torch.ones(1), 0.2, 3.0)
+    (gradient,) = torch.autograd.grad(terms.loss.sum(), wild)
+    assert float(gradient) == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize("name", ["decoupled", "spo", "centred"])
 def test_the_cap_holds_the_importance_weight(name: str) -> None:
     extra = {"power": 1.0} if name == "centred" else {}

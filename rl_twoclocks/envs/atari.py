@@ -98,7 +98,7 @@ class Atari(gym.Env):
             self._begin_life()
         if self._ended():
             self._begin_game()
-        self._lives, self._over = self.ale.lives(), False
+        self._lives, self._over = self.ale.lives(), True
         self.ale.getScreenGrayscale(self._screens[0])
         self._screens[1] = 0
         return self._observe(), {"lives": self._lives}
@@ -110,8 +110,10 @@ class Atari(gym.Env):
             reward += self._begin_life()
         terminated = self.ale.game_over(with_truncation=False)
         truncated = self.ale.game_truncated()
-        self._over = terminated or truncated
-        terminated |= lost and self.episodic_life
+        life = lost and self.episodic_life and not (terminated or truncated)
+        # A time limit around this environment ends games that do not know of it.
+        self._over = not life
+        terminated |= life
         return self._observe(), reward, terminated, truncated, {"lives": self._lives}
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]

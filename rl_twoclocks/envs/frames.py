@@ -71,8 +71,10 @@ class FrameStore:
         return {"frames": self.frames.clone(), "count": self.count, "marks": list(self._marks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore; a ring of another size takes the newest frames that it can hold."""
+        """Restore; the ring grows to the size of the one that was saved, which had grown too."""
         old, count = state["frames"], state["count"]
+        if len(old) > len(self.frames):
+            self.frames = self.frames.new_zeros(old.shape)
         kept = min(count, len(old), len(self.frames))
         numbers = torch.arange(count - kept, count)
         self.frames[numbers % len(self.frames)] = old[numbers % len(old)]

@@ -84,7 +84,7 @@ def _capture_simulator(env: Any) -> dict[str, Any] | None:
     if hasattr(env, "state_dict") and hasattr(env, "load_state_dict"):
         return {"own": env.state_dict()}
     if type(env).__name__ in _CLASSIC and type(env).__module__.startswith("gymnasium."):
-        return {"state": torch.tensor(np.asarray(env.state, dtype=np.float64))}
+        return {"state": torch.from_numpy(np.array(env.state))}
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
@@ -132,6 +133,9 @@ class TwoClocksCallback(BaseCallback):
     @torch.no_grad()
     def _params(self, policy: Any, observation: np.ndarray) -> tuple[Distribution, Params]:
         """Distribution parameters of a policy for observations [n, ...]."""
+        if isinstance(policy.observation_space, gym.spaces.Discrete):
+            # The buffer keeps numbers as [n, 1], which the policy does not take.
+            observation = observation.reshape(-1)
         tensor, _ = policy.obs_to_tensor(observation)
         given = policy.get_distribution(tensor)
         if isinstance(given, CategoricalDistribution):

@@ -123,6 +123,22 @@ def test_a_life_ends_an_episode_and_not_the_game() -> None:
     assert score >= 0
 
 
+@pytest.mark.parametrize("episodic_life", [True, False])
+def test_a_reset_from_outside_begins_a_new_game(episodic_life: bool) -> None:
+    """A time limit cuts a game that does not know of it."""
+    game = gym.make(
+        "rl_twoclocks/Atari-v0", game="breakout", episodic_life=episodic_life, max_episode_steps=5
+    )
+    game.reset(seed=1)
+    for _ in range(2):
+        ends = [game.step(0)[3] for _ in range(5)]
+        assert ends == [False] * 4 + [True]
+        game.reset()
+        # No-ops and FIRE at most: no frame of the game before.
+        assert game.unwrapped.ale.getEpisodeFrameNumber() <= 34
+    game.close()
+
+
 def test_an_evaluated_game_is_a_whole_one() -> None:
     """No FIRE is chosen: each new life begins because it is pressed for the player."""
     lives, lengths, _ = lives_of_a_game(episodic_life=False)

@@ -85,3 +85,20 @@ def test_a_saved_ring_is_read_into_one_of_any_size(decisions: int) -> None:
     assert other.stacks(newest)[:, 0, 0].tolist() == newest.tolist()
     assert other.add(frame(11), decides=True).tolist() == [11]
     assert other.stacks(newest[1:])[:, 0, 0].tolist() == newest[1:].tolist()
+
+
+def test_a_ring_that_has_grown_is_restored_whole() -> None:
+    """Where every decision ends an episode, the ring grows beyond what was foreseen."""
+    everywhere = np.ones(2, bool)
+    stacks = [FrameStack(2, 4, (2, 3), remember=10) for _ in range(2)]
+    numbers = [stacks[0].begin(frame(1, 2), None)]
+    for t in range(1, 10):
+        stacks[0].push(frame(100 + t, 2))
+        numbers.append(stacks[0].begin(frame(1 + t, 2), everywhere))
+    stacks[1].store.load_state_dict(stacks[0].store.state_dict())
+    for t in range(6):
+        shown = [stack.store.add(frame(50 + t, 2), decides=True) for stack in stacks]
+        assert np.array_equal(*shown)
+        for old in numbers[t + 1 :]:
+            one, other = (stack.store.stacks(torch.from_numpy(old)) for stack in stacks)
+            assert torch.equal(one, other) and int(one.min()) > 0

@@ -105,6 +105,17 @@ def test_a_restored_classic_control_env_has_the_same_future(env_id: str, before:
     future_is_restored(lambda: gym.make(env_id, max_episode_steps=LIMIT), before)
 
 
+@pytest.mark.parametrize("env_id", CLASSIC)
+def test_a_restored_state_has_the_precision_that_it_had(env_id: str) -> None:
+    env = gym.make(env_id)
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    before = np.asarray(env.unwrapped.state)
+    snapshot.restore(env, snapshot.capture(env))
+    assert np.asarray(env.unwrapped.state).dtype == before.dtype
+    assert np.array_equal(env.unwrapped.state, before)
+
+
 @pytest.mark.parametrize("name", ["halfcheetah", "pendulum"])
 def test_the_time_limit_goes_on_from_where_it_was(name: str) -> None:
     seen = future_is_restored(env_factory(task(name)), 23)

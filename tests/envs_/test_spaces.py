@@ -131,11 +131,11 @@ def test_a_run_trains_evaluates_resumes_exactly_and_exports(case: str, tmp_path:
     name, kwargs = CASES[case]
     whole = rl_twoclocks.train(run_config(name, tmp_path / "whole", kwargs))
     assert whole.frames == 256
-    rl_twoclocks.train(run_config(name, tmp_path / "parts", kwargs, "total_frames=128",
-                                  "optim.anneal_frames=256"))  # fmt: skip
-    parts = rl_twoclocks.train(run_config(name, tmp_path / "parts", kwargs,
-                                          "optim.anneal_frames=256", "on_existing=resume",
-                                          "eval.every_frames=26"))  # fmt: skip
+    same = ("optim.anneal_frames=256", "eval.every_frames=26")
+    rl_twoclocks.train(run_config(name, tmp_path / "parts", kwargs, "total_frames=128", *same))
+    parts = rl_twoclocks.train(
+        run_config(name, tmp_path / "parts", kwargs, "on_existing=resume", *same)
+    )
     a, b = (
         checkpoint.load(Path(str(whole.checkpoint))),
         checkpoint.load(Path(str(parts.checkpoint))),

@@ -12,7 +12,7 @@ def learned(env: str, callback=None, frames: int = 1024, **kwargs):
     return model.learn(frames, callback=callback)
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
 def test_the_callback_reads_every_rollout_and_changes_no_bit(env: str) -> None:
     from rl_twoclocks.integrations.stable_baselines3 import TwoClocksCallback
 
