@@ -87,7 +87,9 @@ def collect(args: argparse.Namespace) -> int:
                 "command": claimed.read_text().strip() if claimed.exists() else "unknown",
             }
         )
-        if (path.parent / "events.jsonl").exists():
+        # Without a governor a run is only what a guarded one is compared with.
+        governed = config["interventions"]["governor"] != "off"
+        if governed and (path.parent / "events.jsonl").exists():
             healthy.append(
                 {"task": task, "clocks": label, "seed": seed, "frames": frames}
                 | _watched(path.parent, rows, result)
@@ -152,6 +154,7 @@ def _picture(task: str, curves: list[dict]) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     labels = sorted({row["clocks"] for row in curves if row["task"] == task})
+    labels = [label for label in labels if not label.endswith("-off")]
     for label, colour in zip(
         labels, ("tab:blue", "tab:orange", "tab:green", "tab:red"), strict=False
     ):

@@ -136,7 +136,7 @@ def test_enforce_leaves_what_is_within_the_cap() -> None:
 def test_what_could_not_learn_is_refused() -> None:
     with pytest.raises(ConfigError, match="normalize_advantage=window"):
         settled("mujoco", 1500, 300, algo={"normalize_advantage": "minibatch"})
-    with pytest.raises(ConfigError, match="algo.proximal=ewma"):
+    with pytest.raises(ConfigError, match=r"algo\.proximal=ewma"):
         settled(
             "mujoco",
             1500,

@@ -19,6 +19,7 @@ from rl_twoclocks.diagnostics.history import (
     SMOOTH,
     SMOOTHED,
     History,
+    median,
 )
 from rl_twoclocks.diagnostics.limits import Limits
 
@@ -102,7 +103,7 @@ def noise(history: History) -> float:
     """Three times the usual difference between the returns of two rounds, all or the newest ones."""
     steps = np.abs(np.diff(history.series(RETURN)))
     # A policy that begins to walk falls now and then: its returns differ by more than ever before.
-    return 3 * float(max(np.median(steps), np.median(steps[-RECENT:]))) if steps.size else 0.0
+    return 3 * max(median(steps), median(steps[-RECENT:])) if steps.size else 0.0
 
 
 def _earlier_best(history: History, name: str) -> float:
@@ -159,7 +160,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     if REWARD not in history or ends.size < 3 or history.highest(TERMINATIONS) > 0:
         return None
     # Within an episode the pace has its own course: only means over whole episodes can be compared.
-    episode = max(round(float(np.median(np.diff(ends)))), 1)
+    episode = max(round(median(np.diff(ends))), 1)
     # Half an episode's fall shows in the mean when it is half over; the other half it has to stay.
     needed = int(max(limits.cliff_rounds, math.ceil(episode / 2)))
     # A few episodes do not show what is usual.
@@ -178,7 +179,7 @@ def pace_alarm(history: History, limits: Limits) -> Alarm | None:
     number = np.arange(steps.size)
     steps -= np.polyval(np.polyfit(number, steps, 1), number)
     best = float(mean[:-below].max())
-    if best - mean[-1] < LUCK * np.median(np.abs(steps - np.median(steps))):
+    if best - mean[-1] < LUCK * median(np.abs(steps - median(steps))):
         return None
     since = float(rounds[-below - episode // 2])
     return Alarm(

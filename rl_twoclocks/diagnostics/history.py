@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -34,13 +33,43 @@ def middle(values: np.ndarray) -> float:
     return float(np.sort(values)[cut : values.size - cut].mean())
 
 
+def median(values: np.ndarray) -> float:
+    """Median of values [k]; of a few numbers in a tenth of the time that numpy's general one takes."""
+    ordered, half = np.sort(values), values.size // 2
+    return float(ordered[half] if values.size % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
+class Kept:
+    """The newest `KEEP` values of one reading with their rounds, as arrays that rules read in place."""
+
+    def __init__(self, pairs: np.ndarray | None = None) -> None:
+        """Start with pairs (round, value) [k, 2], or empty."""
+        self.size = 0 if pairs is None else len(pairs)
+        self._room = np.empty((2 * KEEP, 2))
+        if pairs is not None:
+            self._room[: self.size] = pairs
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """(round, value) [k, 2], oldest first."""
+        return self._room[max(0, self.size - KEEP) : self.size]
+
+    def append(self, number: int, value: float) -> None:
+        """Add a value; the oldest beyond `KEEP` are forgotten."""
+        if self.size == len(self._room):
+            self._room[:KEEP] = self._room[KEEP:]
+            self.size = KEEP
+        self._room[self.size] = number, value
+        self.size += 1
+
+
 class History:
     """The newest values of every reading, by name, each with the round that it was taken in."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.round = 0
-        self._values: dict[str, deque[tuple[int, float]]] = {}
+        self._values: dict[str, Kept] = {}
         self._best: dict[str, float] = {}
         self._first: dict[str, list[float]] = {}
 
@@ -58,7 +87,7 @@ class History:
                     series, ago = self.series(name), self.round - self.rounds(name)
                     episode = self.newest(EPISODE, 0.0)
                     lately, longer = (int((ago < k * episode).sum()) for k in (1, 2))
-                    self._add(SMOOTHED, float(np.median(series[-SMOOTH:])))
+                    self._add(SMOOTHED, median(series[-SMOOTH:]))
                     self._add(LEVEL, middle(series[-max(SMOOTH, lately) :]))
                     self._add(HEIGHT, middle(series[-max(SUSTAIN, longer) :]))
                 if name == EVALUATION and self.series(name).size > 1:
@@ -66,11 +95,10 @@ class History:
 
     def _add(self, name: str, value: float) -> None:
         self._best[name] = max(self._best.get(name, value), value)
-        values = self._values.setdefault(name, deque(maxlen=KEEP))
         if name in self:
-            values[-1] = (self.round, value)
+            self._values[name].pairs[-1, 1] = value
             return
-        values.append((self.round, value))
+        self._values.setdefault(name, Kept()).append(self.round, value)
         first = self._first.setdefault(name, [])
         if len(first) < START:
             first.append(value)
@@ -81,21 +109,25 @@ class History:
 
     def __contains__(self, name: str) -> bool:
         """Whether the reading was measured in the present round."""
-        values = self._values.get(name)
-        return bool(values) and values[-1][0] == self.round  # type: ignore[index]
+        kept = self._values.get(name)
+        return kept is not None and kept.pairs[-1, 0] == self.round
 
     def series(self, name: str) -> np.ndarray:
         """All kept values, oldest first, [k]."""
-        return np.array([value for _, value in self._values.get(name, ())])
+        return self._pairs(name)[:, 1].copy()
 
     def rounds(self, name: str) -> np.ndarray:
         """The rounds of the kept values, oldest first, [k]."""
-        return np.array([number for number, _ in self._values.get(name, ())])
+        return self._pairs(name)[:, 0].copy()
+
+    def _pairs(self, name: str) -> np.ndarray:
+        kept = self._values.get(name)
+        return kept.pairs if kept is not None else np.empty((0, 2))
 
     def newest(self, name: str, default: float = float("nan")) -> float:
         """The newest value."""
-        values = self._values.get(name)
-        return values[-1][1] if values else default
+        kept = self._values.get(name)
+        return float(kept.pairs[-1, 1]) if kept is not None else default
 
     def highest(self, name: str) -> float:
         """The largest value of the whole run; nan if there is none."""
@@ -107,17 +139,16 @@ class History:
 
     def all_beyond(self, name: str, level: float, rounds: int, below: bool = False) -> bool:
         """Whether the newest `rounds` values lie above (or below) a level, and one is of this round."""
-        values = self._values.get(name, ())
-        if len(values) < rounds or name not in self:
+        newest = self._pairs(name)[-rounds:, 1]
+        if newest.size < rounds or name not in self:
             return False
-        newest = (values[-1 - i][1] for i in range(rounds))
-        return all(x < level for x in newest) if below else all(x > level for x in newest)
+        return bool((newest < level).all() if below else (newest > level).all())
 
     def usual(self, name: str, leave_out: int = 0) -> float:
         """Median of the kept values without the newest `leave_out`; nan if none are left."""
         x = self.series(name)
         x = x[: max(0, len(x) - leave_out)]
-        return float(np.median(x)) if x.size else float("nan")
+        return median(x) if x.size else float("nan")
 
     def forget(self, best: Mapping[str, float] | None = None) -> None:
         """Start anew after a rescue: what was usual before says nothing about slower clocks.
@@ -134,9 +165,7 @@ class History:
         """All values, plain."""
         return {
             "round": self.round,
-            "values": {
-                k: torch.tensor(list(v), dtype=torch.float64) for k, v in self._values.items()
-            },
+            "values": {k: torch.from_numpy(kept.pairs.copy()) for k, kept in self._values.items()},
             "best": dict(self._best),
             "first": {name: list(values) for name, values in self._first.items()},
         }
@@ -147,6 +176,5 @@ class History:
         self._best = dict(state["best"])
         self._first = {name: list(values) for name, values in state["first"].items()}
         self._values = {
-            name: deque(((int(r), v) for r, v in pairs.tolist()), maxlen=KEEP)
-            for name, pairs in state["values"].items()
+            name: Kept(pairs[-KEEP:].numpy()) for name, pairs in state["values"].items()
         }

@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_twoclocks.diagnostics.alarm import Alarm
 from rl_twoclocks.diagnostics.cliff import smoothed
-from rl_twoclocks.diagnostics.history import RETURN, History
+from rl_twoclocks.diagnostics.history import RETURN, History, median
 from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.diagnostics.rollout_entropy import narrowed
 
@@ -68,7 +68,7 @@ def profile_and_level(
     profile = variance_profile((returns - trend) / np.maximum(gained, floor), 1.0)
     if limits.staircase_relative:
         # The median, not the mean: one steep rise at the start would lift the line for ever.
-        return profile, limits.staircase_rise * float(np.median(profile))
+        return profile, limits.staircase_rise * median(profile)
     return profile, max(alert_line(profile), limits.staircase_rise)
 
 

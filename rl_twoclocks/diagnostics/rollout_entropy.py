@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm, Severity
 from rl_twoclocks.diagnostics.cliff import score_now
-from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.history import History, median
 from rl_twoclocks.diagnostics.limits import Limits
 
 MOST = 64
@@ -279,13 +279,13 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
             return _diversity("watch", values, "rollout entropy fell three times in a row")
         return None
     series = history.series("diag/rollout_entropy")
-    start = float(np.median(history.start("diag/rollout_entropy")))
+    start = median(history.start("diag/rollout_entropy"))
     values |= {"bits at the start": start}
     if (lost := _lost_at_once(series, rounds)) > limits.entropy_sudden:
         # Whatever the return: no policy learns so fast.
         cause = "the states contracted from one rollout to the next"
         return _diversity("danger", values | {"bits lost": lost}, cause)
-    fall = start - float(np.median(series[-rounds:]))
+    fall = start - median(series[-rounds:])
     if series.size < 8 or fall < limits.entropy_low or learnt:
         return None
     severity = "danger" if fall > limits.entropy_danger else "warn"
@@ -297,7 +297,7 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
 def _lost_at_once(series: np.ndarray, rounds: int) -> float:
     """Bits by which each of the newest `rounds` values is below what was usual just before them."""
     before = series[:-rounds][-BEFORE:]
-    return float(np.median(before) - series[-rounds:].max()) if before.size == BEFORE else 0.0
+    return float(median(before) - series[-rounds:].max()) if before.size == BEFORE else 0.0
 
 
 def narrowed(history: History, limits: Limits) -> bool:
@@ -308,7 +308,7 @@ def narrowed(history: History, limits: Limits) -> bool:
         return history.newest("diag/rollout_entropy_own_range") < limits.entropy_low
     series, start = (f("diag/rollout_entropy") for f in (history.series, history.start))
     newest = series[-_rounds(history, windows=3) :]
-    return bool(series.size and np.median(start) - np.median(newest) > 0.5 * limits.entropy_low)
+    return bool(series.size and median(start) - median(newest) > 0.5 * limits.entropy_low)
 
 
 def _rounds(history: History, windows: int) -> int:

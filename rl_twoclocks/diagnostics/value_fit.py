@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.history import History, median
 from rl_twoclocks.diagnostics.limits import Limits
 
 
@@ -28,10 +28,10 @@ def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
     series = history.series("diag/critic_loss_first_pass")
     if "diag/critic_loss_first_pass" not in history or series.size < 16:
         return None
-    before = float(np.median(series[-13:-3]))
+    before = median(series[-13:-3])
     jump = float(series[-3:].min()) / max(before, 1e-12) - 1
     steps = np.abs(np.diff(series[:-3])) / np.maximum(series[:-4], 1e-12)
-    usual = limits.critic_jump_noise * float(np.median(steps))
+    usual = limits.critic_jump_noise * median(steps)
     if limits.entropy_relative:
         narrow = history.newest("diag/entropy_share", 1.0) < limits.entropy_floor
     else:
