@@ -77,6 +77,9 @@ def judge(place: Path) -> dict[str, object]:
     values = [value for _, value in points]
     fallen = [points[i][0] for i in range(len(values)) if collapsed(values[: i + 1], RANDOM)]
     fallen += [e["frames"] for e in events if e["name"] in ("reward_cliff", "nonfinite")]
+    ended = place / "error.txt"
+    if ended.exists() and "NonFiniteError" in ended.read_text():
+        fallen.append(rows[-1]["frames"])
     fall = min(fallen, default=None)
     best = max((v for f, v in points if fall is None or f <= fall), default=RANDOM)
     scores = [(v - RANDOM) / (best - RANDOM) for v in values[-LAST:]] if best > RANDOM else []
