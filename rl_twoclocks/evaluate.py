@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,6 +46,11 @@ class Evaluation:
         return {prefix + name: value for name, value in values.items()}
 
 
+LONGEST = 200_000
+"""Decisions after which an evaluated episode counts as it stands: a task that never ends ends no run."""
+ENDLESS = f"an episode has not ended within {LONGEST:,} decisions: set task.max_episode_steps"
+
+
 def evaluate(
     act: Callable[[Tensor], Tensor],
     env: BatchedEnv,
@@ -55,7 +61,8 @@ def evaluate(
     """Run whole episodes with a policy and return them, or None if told to stop.
 
     Every environment runs the same number of episodes, so that short ones are not over-represented;
-    `episodes` is rounded up to a multiple of the environments.
+    `episodes` is rounded up to a multiple of the environments. An episode that does not end counts as it
+    stands after `LONGEST` decisions.
 
     Args:
         act: from raw observations [N, ...] to actions [N, ...].
@@ -80,7 +87,10 @@ def evaluate(
         total += following.get("reward").view(-1).double().numpy()
         length += 1
         success = env.success
-        for i in np.flatnonzero(following.get("done").view(-1).numpy()):
+        endless = length >= LONGEST
+        if endless.any():
+            warnings.warn(ENDLESS, stacklevel=2)
+        for i in np.flatnonzero(following.get("done").view(-1).numpy() | endless):
             if len(results[i]) < each:
                 reached = bool(success[i]) if success is not None else False
                 results[i].append((float(total[i]), int(length[i]), reached))
