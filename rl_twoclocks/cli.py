@@ -28,11 +28,16 @@ FAILED, BAD_CONFIG, NOT_FINITE = 1, 2, 3
 
 
 class Stopped(Exception):
-    """A signal ended the run; its state is saved."""
+    """A signal ended the run; its state is saved, if a round had ended."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, saved: bool = True) -> None:
         """Keep the signal's name."""
-        super().__init__(f"stopped by {name}; the same command goes on from the checkpoint")
+        after = (
+            "; the same command goes on from the checkpoint"
+            if saved
+            else " before the first round ended: nothing is saved, the same command begins anew"
+        )
+        super().__init__(f"stopped by {name}{after}")
         self.exit_code = 128 + signal.Signals[name].value
 
 

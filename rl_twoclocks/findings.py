@@ -126,7 +126,7 @@ def of_run(directory: Path) -> Report:
     alarms = [e for e in events if e["kind"] == "alarm"]
     found = _crash(directory) + found + _losses(rows[-1], config)
     if config.interventions.governor == "guard":
-        found += _held(rows)
+        found += _held(rows, config)
     said = {c.alarm for c, finding in judged if finding.urgency != "fine"}
     parts = _EXPLAINED | {c.alarm: c.part for c in signs if c.alarm not in _EXPLAINED}
     found += _from_alarms(alarms, rows, parts, said)
@@ -203,15 +203,18 @@ def _losses(row: dict[str, Any], config: Config) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _held(rows: list[dict[str, Any]]) -> list[Finding]:
+def _held(rows: list[dict[str, Any]], config: Config) -> list[Finding]:
     """Orders in force: what is in step is so because of them."""
     keys = {key for row in rows[-ON:] for key in row if key.startswith("order/")}
     names = sorted(key.removeprefix("order/") for key in keys)
     if not names:
         return []
+    slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
+    # These hold back steps that are too large; what a new run needs to be free of them is known.
+    change = slower if {"step", "passes", "clip", "rescue"} & set(names) else ""
     return [
-        Finding("the governor holds the run", "configuration", ", ".join(names), "no order",
-                "watch", "")
+        Finding("the run is well because orders of the governor are in force", "configuration",
+                ", ".join(names), "no order", "watch", change, "for a new run" if change else "")
     ]  # fmt: skip
 
 
@@ -236,9 +239,16 @@ def stored_config(directory: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{directory / 'config.yaml'}: {key}: {first['msg']}") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        said = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{directory / 'config.yaml'} was edited, or written by another version of rl_twoclocks: "
+            f"{key}: {first['msg']}"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{directory / 'config.yaml'} cannot be read: {error.strerror}"
+        ) from error
+    except (ValueError, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())
         raise ConfigError(f"{directory / 'config.yaml'} cannot be read: {said}") from error
 
 

@@ -204,11 +204,17 @@ def _prepare(config: Config, path: Path) -> bool:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         exists = False
     if exists:
-        differs = difference(essence(yaml.safe_load(stored.read_text())), essence(plain(config)))
+        old, new = essence(yaml.safe_load(stored.read_text())), essence(plain(config))
+        # What counts for one of them alone follows from what differs in both.
+        both = old.keys() & new.keys()
+        differs = difference({k: old[k] for k in both}, {k: new[k] for k in both})
         if differs:
+            judged = any(line.startswith(("eval.", "diagnostics.")) for line in differs)
+            why = "\n(with interventions=guard the governor decides by these: they change training)"
             raise ConfigError(
                 f"{path} holds a run with another configuration:\n  "
                 + "\n  ".join(differs)
+                + (why if judged else "")
                 + "\nset run_dir to another place, or on_existing=overwrite"
             )
     write_text(stored, yaml.safe_dump(plain(config), sort_keys=False))

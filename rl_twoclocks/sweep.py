@@ -83,9 +83,9 @@ def run_sweep(name: str, overrides: list[str]) -> int:
                 n_jobs=settings.jobs,
                 catch=(TrialFailed,),
             )
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             print("\nstopped; the same command goes on with the study", file=sys.stderr)
-            return 128 + signal.SIGINT
+            return 128 + int(error.args[0] if error.args else signal.SIGINT)
     return _summary(study, words, directory)
 
 
@@ -96,7 +96,7 @@ def _stoppable() -> Iterator[threading.Event]:
 
     def interrupt(number: int, frame: Any) -> None:
         stop.set()
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -210,6 +210,7 @@ def _trial(
     command += ["logger.display=none", f"eval.every_frames={every}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run_dir.mkdir(parents=True, exist_ok=True)
+    print(f"trial {trial.number:<4}  begins: {' '.join(point) or 'as configured'}", flush=True)
     seen = 0
     with open(directory / f"trial{trial.number}.log", "w") as log:
         # A session of its own: the terminal's Ctrl-C reaches the sweep, which ends its trials.

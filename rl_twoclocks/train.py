@@ -27,7 +27,7 @@ def _job(config: Config) -> float | None:
     result = train(config)
     _print(result)
     if result.stopped_by is not None:
-        raise Stopped(result.stopped_by)
+        raise Stopped(result.stopped_by, saved=result.checkpoint is not None)
     return result.return_mean
 
 
@@ -40,8 +40,9 @@ def _print(result: Result) -> None:
             print(f"best        {result.best_return:.1f}")
     print(f"frames      {result.frames:,} in {result.rounds:,} rounds")
     print(f"time        {result.wall_seconds:.0f} s")
-    print(f"checkpoint  {result.checkpoint}")
-    print(f"evaluate    python -m rl_twoclocks.eval checkpoint={result.checkpoint}")
+    if result.checkpoint is not None:
+        print(f"checkpoint  {result.checkpoint}")
+        print(f"evaluate    python -m rl_twoclocks.eval checkpoint={result.checkpoint}")
 
 
 class _Callable(ModuleType):

@@ -42,6 +42,8 @@ def main() -> int:
     parser.add_argument("--margin", type=float, help="by how much the second may be inferior")
     parser.add_argument("--file", type=Path, default=FILE)
     args = parser.parse_args()
+    if args.margin is not None and args.margin < 0:
+        parser.error(f"--margin {args.margin:g}: by how much the second may be lower, at least 0")
     returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     if not args.file.is_file():
         parser.error(f"there is no {args.file}")

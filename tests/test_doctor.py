@@ -148,7 +148,11 @@ def test_a_run_that_orders_hold_is_not_simply_in_step(governor: str, tmp_path: P
     row |= {"clock/ratio_measured": 1.0, "clock/reuse": 2.0}
     place = written(tmp_path / "run", [row], [], f"interventions={governor}")
     report = examine([str(place)])
-    held = [f.reading for f in report.findings if f.symptom == "the governor holds the run"]
+    held = [
+        f.reading
+        for f in report.findings
+        if f.symptom == "the run is well because orders of the governor are in force"
+    ]
     assert held == (["passes"] if governor == "guard" else [])
     # Two passes are in force already: one is what is left to ask for.
     full = next(f for f in report.findings if f.symptom == "trust region is full")

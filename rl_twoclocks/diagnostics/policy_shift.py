@@ -142,7 +142,7 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
                 severity,
                 {"share": history.newest("diag/ess"), "level": level},
                 f"few frames carry most of the weight: {cause};",
-                "lower the clock ratio, or the step size.",
+                "lower optim.learning_rate, or the clock ratio where it is above 1.",
             )
     return None
 
