@@ -97,5 +97,5 @@ def test_a_refusal_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
-    with pytest.raises(ConfigError, match=r"rl_twoclocks\[workspace\]"):
+    with pytest.raises(ConfigError, match=r"'\.\[workspace\]'"):
         workspace.workspace("me", "mine")
