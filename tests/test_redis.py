@@ -296,9 +296,9 @@ def test_a_run_survives_its_server_its_generator_and_a_hostile_message(
 
     def trouble() -> None:
         from rl_twoclocks.collect.redis_queue import RedisQueue
-        from rl_twoclocks.rundir import run_name
+        from rl_twoclocks.collect.redis_source import name_of
 
-        name = run_name(config).replace("/", "-")
+        name = name_of(config)
         queue = RedisQueue(server.url, name, patience=5)
         if reached(5) and queue.find() and queue.push(pickle.dumps(print), 4, 1000, "wait"):
             happened.append("hostile")
