@@ -126,14 +126,18 @@ def combined(
 
 
 def _of(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> Estimate:
-    if any(sets[0].keys() != other.keys() for other in sets):
-        raise ValueError(f"sets of other tasks: {[sorted(scores) for scores in sets]}")
     points = [interquartile_mean(np.concatenate(_arrays(scores))) for scores in sets]
     return Estimate(float(combine(*points)), *_interval(_draws(combine, resamples, *sets)))
 
 
 def _draws(combine: Callable[..., np.ndarray], resamples: int, *sets: Scores) -> np.ndarray:
-    """[resamples] values of the combination, every task of every set resampled by itself."""
+    """[resamples] values of the combination, every task of every set resampled by itself.
+
+    Raises:
+        ValueError: the sets have not the same tasks.
+    """
+    if any(sets[0].keys() != other.keys() for other in sets):
+        raise ValueError(f"sets of other tasks: {[sorted(scores) for scores in sets]}")
     stream = np.random.default_rng(0)
     draws = []
     for scores in sets:

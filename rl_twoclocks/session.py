@@ -292,9 +292,9 @@ class Session:
             self.loggers.log(self.unlogged, clocks.frames)
             self.unlogged.clear()
         self.display.update(readings, clocks.frames)
-        if evaluated and self._is_best() and self.config.checkpoint.save_best:
+        if evaluated:
             # First: a checkpoint that knows of a best score must find its policy written.
-            checkpoint.write(self.directory / "best.pt", self._state())
+            self._keep_best()
         if last_round or stop or _due(before, clocks.frames, self.save_every):
             self.save()
 
@@ -310,8 +310,7 @@ class Session:
             return
         # There is no further round.
         self.loggers.log(found, self.parts.clocks.frames)
-        if self._is_best() and self.config.checkpoint.save_best:
-            checkpoint.write(self.directory / "best.pt", self._state())
+        self._keep_best()
         self.saved_at = -1
         self.save(boundary=False)
 
@@ -388,12 +387,13 @@ class Session:
         readings["time/eval_seconds"] = time.perf_counter() - started
         return True
 
-    def _is_best(self) -> bool:
+    def _keep_best(self) -> None:
         mean = self.last_readings["eval/return_mean"]
         if self.best is not None and mean <= self.best:
-            return False
+            return
         self.best = mean
-        return True
+        if self.config.checkpoint.save_best:
+            checkpoint.write(self.directory / "best.pt", self._state())
 
     def _rates(self) -> dict[str, float]:
         now, frames = time.perf_counter(), self.parts.clocks.frames
