@@ -218,6 +218,9 @@ def _held(rows: list[dict[str, Any]], config: Config) -> list[Finding]:
     ]  # fmt: skip
 
 
+USUAL_RATE, LARGE_RATE = 3e-3, 9e-3
+"""Learning rates of Adam up to which presets and published settings for PPO go; and 30 times the
+default, with which the policy of every run of docs/benchmarks/faults.csv ran away from its data."""
 WASTE = 0.1
 """Share of dropped frames from which the doctor speaks of them."""
 _CLOCKS = {
@@ -346,7 +349,8 @@ def of_configuration(overrides: list[str]) -> Report:
     published = "every round" if c.publish_interval == 1 else f"every {c.publish_interval} rounds"
     found = [
         Finding("clock ratio", "clocks", f"{ratio:.3g}", f"<= {cap:.3g} ({config.task.family})",
-                "fine" if ratio <= cap else "danger" if ratio >= 50 else "warn",
+                "danger" if derived.zone == "danger" else "warn" if ratio > cap
+                else "watch" if derived.zone == "watch" else "fine",
                 "" if ratio <= cap else command),
         Finding("reuse of a frame", "clocks", f"{reuse:.3g}", f"<= {MAX_REUSE:.3g}",
                 "fine" if reuse <= MAX_REUSE else "warn",
@@ -355,6 +359,7 @@ def of_configuration(overrides: list[str]) -> Report:
         Finding("predicted staleness", "clocks",
                 f"mean {lag.mean:.3g}, max {lag.oldest:.3g} versions", "mean below 8",
                 "fine" if lag.mean < 8 else "warn", "" if lag.mean < 8 else older),
+        *_learning_rate(config),
         *[Finding("note", "configuration", note, "-", "watch", "") for note in derived.notes],
     ]  # fmt: skip
     steps = derived.minibatches * c.update_epochs / c.update_frequency
@@ -370,6 +375,19 @@ def of_configuration(overrides: list[str]) -> Report:
         _memory(config),
     ]
     return Report("configuration " + " ".join(overrides), facts, found)
+
+
+def _learning_rate(config: Config) -> list[Finding]:
+    """Whether steps of Adam, whose size is the rate whatever the gradient, are of a usual size."""
+    rate = config.optim.learning_rate
+    if "adam" not in config.optim.name.lower():
+        return []
+    urgency = "fine" if rate <= USUAL_RATE else "warn" if rate < LARGE_RATE else "danger"
+    change = "" if urgency == "fine" else "optim.learning_rate=3e-4"
+    return [
+        Finding("learning rate", "gradient", f"{rate:.3g}", f"<= {USUAL_RATE:.3g} (Adam)",
+                urgency, change)
+    ]  # fmt: skip
 
 
 def _memory(config: Config) -> str:

@@ -212,6 +212,28 @@ def test_a_reuse_that_is_too_high_is_mended_by_what_is_advised() -> None:
     assert settle(compose([*words, finding.change]))[1].reuse <= 12
 
 
+@pytest.mark.parametrize(
+    ("rate", "urgency"), [("3e-4", "fine"), ("3e-3", "fine"), ("4e-3", "warn"), ("1", "danger")]
+)
+def test_a_learning_rate_beyond_all_usual_ones_is_named_before_a_run(
+    rate: str, urgency: str
+) -> None:
+    words = ["task=hopper", f"optim.learning_rate={rate}"]
+    finding = next(f for f in examine(words).findings if f.symptom == "learning rate")
+    assert finding.urgency == urgency
+    if finding.change:
+        settled = examine([*words, finding.change]).findings
+        assert next(f for f in settled if f.symptom == "learning rate").urgency == "fine"
+
+
+def test_a_clock_ratio_has_one_name_in_one_output() -> None:
+    # A family without a row has its cap where watching begins.
+    words = ["task=pendulum", "clocks.batch_size=2000", "clocks.update_frequency=200"]
+    report = examine(words)
+    assert "ratio 10 (watch)" in " ".join(report.facts)
+    assert next(f for f in report.findings if f.symptom == "clock ratio").urgency == "watch"
+
+
 @pytest.mark.parametrize("name", ["first_ratio", "gradient_norm", "policy_kl", "diversity"])
 def test_an_alarm_that_is_on_is_never_called_in_step(name: str, tmp_path: Path) -> None:
     rows = [{"frames": k, f"alarm/{name}": 3.0, "diag/kl_behaviour": 0.001} for k in range(1, 40)]

@@ -62,7 +62,7 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
     axes[0].set_title(
         "Lines: alarms (olive watch, orange warn, red danger), orders (blue), rescues (black)",
         fontsize=8,
-        pad=40,
+        pad=46,
     )
     for number, (axis, (label, names)) in enumerate(zip(axes, panels, strict=True)):
         for name, caption in names.items():
@@ -73,7 +73,7 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
         if label.startswith("KL"):
             # From a healthy 0.01 to a collapse it spans many powers of ten.
             axis.set_yscale("log", nonpositive="mask")
-            axis.set_ylim(1e-4, 1e3)
+            axis.set_ylim(1e-4, max(1.0, min(axis.get_ylim()[1], 1e3)))
         axis.legend(loc="upper right", fontsize=7, frameon=False)
         _mark(axis, events, names=number == 0)
     return _save(figure, axes, path)
@@ -152,7 +152,7 @@ def _save(figure: Any, axes: Any, path: Path) -> Path:
 def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
     """Vertical lines: alarms by severity, given orders in blue, rescues in black.
 
-    With `names` the first line of each danger, order and rescue says what it is, above the axis.
+    With `names` the first line of each alarm from warn on, order and rescue says what it is, above.
     """
     axis.grid(alpha=0.25)
     named: dict[str, tuple[float, str]] = {}
@@ -163,8 +163,8 @@ def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
         if event["kind"] == "rescue":
             colour = "black"
         axis.axvline(event["frames"], color=colour, alpha=0.5, linewidth=0.8)
-        # Names of what matters most only: the text must stay readable.
-        if names and event.get("severity", "danger") == "danger":
+        # Not of what is only to be watched: the text must stay readable.
+        if names and event.get("severity", "danger") != "watch":
             named.setdefault(event["name"], (event["frames"], colour))
     low, high = axis.get_xlim()
     letter = _LETTER * (high - low)
