@@ -22,10 +22,8 @@ from rl_twoclocks.seeding import env_seeds, generator, stream_seed
 from rl_twoclocks.update import Update
 from rl_twoclocks.window import Window
 
-COMPILE_PAYS_AFTER = 50_000
-"""Optimizer steps from which compiling (some 15 s) is won back (some 0.5 ms a step)."""
-COMPILE_PAYS_SOON = 5_000
-"""The same where a step gains more: through a cell's sequence, and on a GPU, which waits for calls."""
+COMPILE_PAYS_AFTER = 5_000
+"""Optimizer steps from which compiling (10 to 20 s) is won back (2 to 6 ms a step)."""
 
 
 @dataclass
@@ -74,8 +72,10 @@ class Parts:
 
     def count_episodes(self, rollout: TensorDict) -> None:
         """Add the episodes that ended in a rollout [N, T]."""
+        done = rollout["terminated"] | rollout["truncated"]
+        if "success" in rollout:
+            self.episodes.reached = rollout["success"][done].tolist()
         if "episode_return" not in rollout:
-            done = rollout["terminated"] | rollout["truncated"]
             self.episodes.update(rollout["reward"], done)
             return
         # Column by column: by time.
@@ -235,7 +235,5 @@ def decide_compile(config: Config, derived: Derived, gpu: bool) -> bool:
         if config.compile is True:
             raise ConfigError("compile=true needs a C++ compiler (g++ or clang++) on the PATH")
         return False
-    soon = gpu or config.model.memory != "none"
-    pays = COMPILE_PAYS_SOON if soon else COMPILE_PAYS_AFTER
     wanted = config.compile is True or (gpu and config.cuda_graphs)
-    return wanted or derived.update_steps >= pays
+    return wanted or derived.update_steps >= COMPILE_PAYS_AFTER

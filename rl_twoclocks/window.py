@@ -30,7 +30,9 @@ def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bo
     following = collected["next"]
     params = tuple(collected[key] for key in distribution.keys)
     shape = collected.batch_size
-    remembered = {key: collected[key] for key in memory.KEYS if key in collected}
+    besides = {key: collected[key] for key in memory.KEYS if key in collected}
+    if "success" in following:
+        besides["success"] = following["success"].squeeze(-1)
     cut = torch.zeros(shape, dtype=torch.bool)
     cut[:, -1] = cut_end
     return TensorDict(
@@ -45,14 +47,14 @@ def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bo
             "behaviour_log_prob": distribution.log_prob(params, collected["raw_action"]),
             "policy_version": collected["policy_version"],
             **dict(zip(distribution.keys, params, strict=True)),
-            **remembered,
+            **besides,
         },
         batch_size=shape,
     )
 
 
-BESIDES = ("discounted", "episode_return", "episode_length")
-"""What a rollout from elsewhere has besides the schema: for statistics, not for the window."""
+BESIDES = ("success", "discounted", "episode_return", "episode_length")
+"""What a rollout may have besides the schema, the last three if from elsewhere: for statistics alone."""
 
 
 class Window:

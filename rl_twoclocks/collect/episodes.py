@@ -19,6 +19,8 @@ class Episodes:
         self.finished: deque[tuple[float, int]] = deque(maxlen=recent)
         self.count = 0
         self.newest: list[tuple[float, int]] = []
+        self.reached: list[bool] = []
+        """Of the episodes that ended in the newest rollout, whether each reached its goal, if told."""
 
     def update(self, reward: Tensor, done: Tensor) -> list[tuple[float, int]]:
         """Add a rollout, raw rewards and ends [N, T]; return (return, length) of what finished."""
@@ -51,9 +53,12 @@ class Episodes:
     def readings(self) -> dict[str, float]:
         """`rollout/*`: mean return and length of the newest finished episodes, and their count.
 
-        `rollout/return_round` is the mean of those that finished in the newest rollout, if any.
+        `rollout/return_round` is the mean of those that finished in the newest rollout, if any, and
+        `rollout/success_rate` the share of these that reached their goal, where the task can tell.
         """
         result: dict[str, float] = {"rollout/episodes": self.count}
+        if self.reached:
+            result["rollout/success_rate"] = float(np.mean(self.reached))
         if self.newest:
             result["rollout/return_round"] = float(np.mean([total for total, _ in self.newest]))
         if self.finished:

@@ -120,17 +120,8 @@ class SyncSource:
         return 0
 
     def readings(self) -> dict[str, float]:
-        """Nothing is ever dropped here; share of episodes that reached their goal, if it can be told.
-
-        `rollout/success_rate` is over the episodes that ended since the last call;
-        `collect/restarts` counts simulators that died.
-        """
-        ended, succeeded = self.env.ended, self.env.succeeded
-        self.env.ended = self.env.succeeded = 0
-        readings = {"rollout/success_rate": succeeded / ended} if ended else {}
-        if self.restarts:
-            readings["collect/restarts"] = self.restarts
-        return readings
+        """Nothing is ever dropped here; `collect/restarts` counts simulators that died, if any did."""
+        return {"collect/restarts": self.restarts} if self.restarts else {}
 
     def close(self) -> None:
         """Stop the collector; the environments stay open and can be collected from again."""

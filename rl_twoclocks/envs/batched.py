@@ -29,7 +29,8 @@ class BatchedEnv(EnvBase):
 
     Keys: `observation` [N, ...] in float32 (images in bytes; see `frames`), `action` in the true
     bounds, `reward` [N, 1] unscaled, `terminated`, `truncated`, `done` [N, 1], `is_init` [N, 1] where
-    an episode begins. `next` always holds the true next observation.
+    an episode begins, `success` [N, 1] where the task can tell that its goal is reached. `next` always
+    holds the true next observation.
     """
 
     def __init__(
@@ -49,8 +50,6 @@ class BatchedEnv(EnvBase):
         self.begun = torch.ones(backend.num_envs, 1, dtype=torch.bool)
         """Whether an episode begins with the newest observation, [N, 1]."""
         self.decisions = 0
-        self.ended = self.succeeded = 0
-        """Episodes, and those that reached their goal, where the task can tell."""
         self.success: np.ndarray | None = None
         """Whether the newest step reached the task's goal, bool [N]; None where no rule can tell."""
         self._noise: tuple[np.ndarray, np.random.Generator] | None = None
@@ -76,6 +75,10 @@ class BatchedEnv(EnvBase):
             spec = Unbounded(shape=(n, self.observation_shape[0]), dtype=torch.int64)
         begun = Binary(n=1, shape=(n, 1), dtype=torch.bool)
         self.observation_spec = Composite(observation=spec, is_init=begun, shape=(n,))
+        self._flags: tuple[str, ...] = ("done", "terminated", "truncated")
+        if self.tells_success:
+            self.observation_spec["success"] = begun.clone()
+            self._flags += ("success",)
         self.actions = Actions(act_space, n, self.encoding.masked)
         """How the policy's actions become the environment's."""
         self.action_spec = self.actions.spec
@@ -116,7 +119,7 @@ class BatchedEnv(EnvBase):
         return obs
 
     def _after_reset(self, obs: np.ndarray) -> TensorDict:
-        flags = {key: self._false.clone() for key in ("done", "terminated", "truncated")}
+        flags = {key: self._false.clone() for key in self._flags}
         self._current = torch.from_numpy(obs)
         return TensorDict._new_unsafe(
             {"observation": self._current, "is_init": self.begun.clone(), **flags},
@@ -143,21 +146,17 @@ class BatchedEnv(EnvBase):
         self._require_choice(obs, ~done.reshape(-1))
         # A copy: the reset of those that ended clears the world's own.
         self.success = self._told_success()
+        keys = {
+            "observation": torch.from_numpy(obs),
+            "is_init": self._false,
+            "reward": torch.from_numpy(reward),
+            "terminated": torch.from_numpy(terminated.copy()),
+            "truncated": torch.from_numpy(truncated),
+            "done": torch.from_numpy(done),
+        }
         if self.success is not None:
-            self.ended += int(done.sum())
-            self.succeeded += int((self.success & done.reshape(-1)).sum())
-        result = TensorDict._new_unsafe(
-            {
-                "observation": torch.from_numpy(obs),
-                "is_init": self._false,
-                "reward": torch.from_numpy(reward),
-                "terminated": torch.from_numpy(terminated.copy()),
-                "truncated": torch.from_numpy(truncated),
-                "done": torch.from_numpy(done),
-            },
-            batch_size=self.batch_size,
-            device=self.device,
-        )
+            keys["success"] = torch.from_numpy(self.success.reshape(-1, 1))
+        result = TensorDict._new_unsafe(keys, batch_size=self.batch_size, device=self.device)
         return result, done.reshape(-1)
 
     def step_and_maybe_reset(
@@ -174,9 +173,7 @@ class BatchedEnv(EnvBase):
                 "observation": self._current,
                 # One of its own: at a full reset the collector writes into the tensors that it has.
                 "is_init": torch.zeros_like(self._false),
-                "done": self._false,
-                "terminated": self._false,
-                "truncated": self._false,
+                **dict.fromkeys(self._flags, self._false),
             },
             batch_size=self.batch_size,
             device=self.device,

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import rl_twoclocks
+from rl_twoclocks.collect.generator import Generator
 from rl_twoclocks.config import CollectConfig, ConfigError, TaskConfig
 from rl_twoclocks.envs import make_env
 from rl_twoclocks.evaluate import evaluate
 from rl_twoclocks.record import read_metrics
+from rl_twoclocks.worlds.tmaze import RIGHT_TURN
 
 SMALL = (
     "debug=smoke",
@@ -49,6 +51,27 @@ def test_success_is_logged_and_a_resumed_run_goes_on_bit_for_bit(task: str, tmp_
     for rows in (whole, resumed):
         assert 0 <= rows[-1]["eval/success_rate"] <= 1
         assert all(0 <= r["rollout/success_rate"] <= 1 for r in rows if r["rollout/episodes"] > 0)
+
+
+def test_success_is_told_wherever_the_frames_come_from(tmp_path: Path) -> None:
+    more = ["collect=async", "collect.workers=2", "total_frames=1024"]
+    rl_twoclocks.train(rl_twoclocks.compose(words("tmaze", tmp_path, *more)))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    shares = [r["rollout/success_rate"] for r in rows if "rollout/return_round" in r]
+    assert shares and all(0 <= share <= 1 for share in shares)
+
+
+def test_a_slice_says_which_episodes_reached_their_goal() -> None:
+    config = rl_twoclocks.compose(words("tmaze", Path("unused")))
+    generator = Generator(config, 0, num_envs=8, steps=64, life=0)
+    try:
+        frames = generator.slice()
+    finally:
+        generator.close()
+    ended = frames["terminated"] | frames["truncated"]
+    reached = frames["success"][ended]
+    assert reached.any() and not reached.all()
+    assert torch.equal(reached, frames["reward"][ended] == RIGHT_TURN)
 
 
 def test_the_test_split_is_evaluated_beside_the_training_one(tmp_path: Path) -> None:
