@@ -23,7 +23,7 @@ from rl_twoclocks.update import Update
 from rl_twoclocks.window import Window
 
 COMPILE_PAYS_AFTER = 5_000
-"""Optimizer steps from which compiling (10 to 20 s) is won back (2 to 6 ms a step)."""
+"""Optimizer steps from which compiling (10 to 20 s) is won back (2 to 4 ms a step)."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ import copy
 import itertools
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from types import FunctionType, MethodType
 from typing import Any
@@ -35,6 +36,9 @@ FIELDS = (
     "old_value",
 )
 """What a minibatch holds, in the order in which the step takes it, each [n, ...]."""
+
+Loss = tuple[Tensor, tuple[Tensor, ...]]
+"""A loss and readings of it."""
 
 READINGS = (
     "loss",
@@ -213,7 +217,7 @@ class Update:
 
     def loss(
         self, named: dict[str, Tensor], *minibatch: Tensor, model: ActorCritic | None = None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    ) -> Loss:
         """The loss of a minibatch under named parameters, and readings of it."""
         obs, action, behaviour, proximal, advantage, target, old_value, *centre = minibatch
         start = proximal
@@ -262,7 +266,7 @@ class Update:
         def loss_of(vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             return self.loss(self.flat.named(vector), *minibatch)
 
-        grad, (loss, aux) = grad_and_value(loss_of, has_aux=True)(theta)
+        grad, (loss, aux) = self._differentiate(loss_of, theta)
         layers = torch.stack([part.square().sum() for part in self.flat.split(grad)]).sqrt()
         norm = layers.square().sum().sqrt()
         if self.optim.agc.enabled:
@@ -282,6 +286,19 @@ class Update:
         scale = self._scale_step(aux[3], aux[5], told)
         readings = torch.stack([loss, *aux, norm, scale, finite, applied])
         return grad, torch.cat([readings, layers])
+
+    def _differentiate(
+        self, loss_of: Callable[[Tensor], Loss], theta: Tensor
+    ) -> tuple[Tensor, Loss]:
+        """Gradient at `theta`, loss and readings, without a graph that outlives the call."""
+        if self.compiled:
+            return grad_and_value(loss_of, has_aux=True)(theta)
+        # The same operations, for two thirds of the time: transforms cost nothing in a graph alone.
+        with torch.enable_grad():
+            leaf = theta.detach().requires_grad_()
+            loss, aux = loss_of(leaf)
+            (grad,) = torch.autograd.grad(loss, leaf)
+        return grad, (loss.detach(), tuple(reading.detach() for reading in aux))
 
     def _scale_step(self, kl: Tensor, ess: Tensor, told: Tensor) -> Tensor:
         """Share of the learning rate for this step, at most 1: steps never exceed the tuned rate.
