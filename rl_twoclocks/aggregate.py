@@ -80,8 +80,11 @@ def paired_shortfall(above: Scores, below: Scores, resamples: int = RESAMPLES) -
     The interval holds 90 %: each of its ends is a one-sided 95 % bound.
 
     Raises:
-        ValueError: the sets have not the same tasks, or not as many runs of each.
+        ValueError: the sets have not the same tasks, or not as many runs of each, or a score is not
+            finite.
     """
+    for scores in (above, below):
+        _arrays(scores)
     tasks = sorted(above)
     if tasks != sorted(below) or any(len(above[t]) != len(below[t]) for t in tasks):
         raise ValueError("pairs need the same tasks, and as many runs of each")
@@ -102,8 +105,10 @@ def probability_of_improvement(
     The mean over tasks that both sets have.
 
     Raises:
-        ValueError: they have no task in common.
+        ValueError: they have no task in common, or a score is not finite.
     """
+    for scores in (better, worse):
+        _arrays(scores)
     shared = sorted(set(better) & set(worse))
     if not shared:
         raise ValueError(f"no task in common: {sorted(better)} and {sorted(worse)}")

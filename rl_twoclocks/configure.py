@@ -176,7 +176,8 @@ def _check_choice(group: str, override: Override, choices: list[str]) -> None:
 
 def _nearest(key: str, schema: type[BaseModel]) -> str:
     known = [k for k, _ in schema_keys(schema)]
-    if schema is Config and (group := difflib.get_close_matches(key, groups(), n=1, cutoff=0.7)):
+    near_groups = [] if "." in key else groups()
+    if schema is Config and (group := difflib.get_close_matches(key, near_groups, n=1, cutoff=0.7)):
         return f": did you mean {group[0]}?"
     last = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == last]

@@ -60,7 +60,7 @@ def draw(arguments: list[str]) -> FlowMap:
 
     path = _place(arguments)
     if path is not None:
-        if not (path / "metrics.jsonl").is_file():
+        if not _is_run(path):
             raise ConfigError(f"{path} is no run directory{nearest_runs(path)}")
         return flowmap.of_run(path)
     return flowmap.of_configuration(*settle(compose(arguments)))
@@ -70,18 +70,28 @@ def examine(arguments: list[str]) -> Report:
     """Examine a run directory, a checkpoint, or the configuration that overrides ask for.
 
     Raises:
-        ConfigError: an argument is neither a place nor an override.
+        ConfigError: an argument is neither a place nor an override, or a file is no checkpoint.
     """
     from rl_twoclocks import findings
+    from rl_twoclocks.record.checkpoint import CheckpointError
 
     path = _place(arguments)
     if path is None:
         return findings.of_configuration(arguments)
     if path.is_file():
-        return findings.of_window(path)
-    if (path / "metrics.jsonl").is_file():
+        try:
+            return findings.of_window(path)
+        except CheckpointError as error:
+            run = path.absolute().parent
+            hint = f"; a run is given by its directory: {run}" if _is_run(run) else ""
+            raise ConfigError(f"{error}{hint}") from error
+    if _is_run(path):
         return findings.of_run(path)
     raise ConfigError(f"{path} is no run directory and no checkpoint{nearest_runs(path)}")
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "metrics.jsonl").is_file()
 
 
 def _place(arguments: list[str]) -> Path | None:

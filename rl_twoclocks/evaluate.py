@@ -62,7 +62,7 @@ def evaluate(
 
     Every environment runs the same number of episodes, so that short ones are not over-represented;
     `episodes` is rounded up to a multiple of the environments. An episode that does not end counts as it
-    stands after `LONGEST` decisions.
+    stands after `LONGEST` decisions; one whose simulator died does not count, and another is run.
 
     Args:
         act: from raw observations [N, ...] to actions [N, ...].
@@ -86,12 +86,16 @@ def evaluate(
         following = stepped.get("next")
         total += following.get("reward").view(-1).double().numpy()
         length += 1
-        success = env.success
+        success, died = env.success, env.died
         endless = length >= LONGEST
         if endless.any():
             warnings.warn(ENDLESS, stacklevel=2)
         for i in np.flatnonzero(following.get("done").view(-1).numpy() | endless):
-            if len(results[i]) < each:
+            if died is not None and died[i]:
+                warnings.warn(
+                    "a simulator died in evaluation: its episode is run anew", stacklevel=2
+                )
+            elif len(results[i]) < each:
                 reached = bool(success[i]) if success is not None else False
                 results[i].append((float(total[i]), int(length[i]), reached))
             total[i], length[i] = 0.0, 0

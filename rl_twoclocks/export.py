@@ -283,9 +283,9 @@ def _compare(policy: DeployedPolicy, exported: Any, file: Path) -> None:
         expected, got = _tuple(policy(*inputs)), _tuple(exported(*inputs))
     sizes = [torch.tensor(1.0) for _ in expected]
     if policy.real and policy.action_map.bounded:
-        sizes[0] = (policy.high - policy.low).abs().max().clamp(min=1e-12)
+        sizes[0] = (policy.high - policy.low).abs().double().clamp(min=1e-12)
     for name, a, b, size in zip(policy.outputs, expected, got, sizes, strict=True):
-        difference = float((a.double() - b.double()).abs().max() / size)
+        difference = float(((a.double() - b.double()).abs() / size).max())
         if not difference <= AGREE:
             file.unlink()
             raise RuntimeError(f"{file.name}: {name} differs from the policy's by {difference:.2g}")

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,22 @@ import torch
 import yaml
 from pydantic import ValidationError
 
-from rl_twoclocks.checks import Check, Finding, checks, runnable, window_of
+from rl_twoclocks.checks import (
+    USUAL_RATE,
+    Check,
+    Finding,
+    checks,
+    lower_rate,
+    rate_urgency,
+    runnable,
+    window_of,
+)
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.diagnostics import levels
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
 from rl_twoclocks.diagnostics.policy_shift import spanned
+from rl_twoclocks.rundir import in_use
+from rl_twoclocks.safety import unit
 
 URGENCIES = ("fine", *SEVERITIES)
 NARROW = 100
@@ -108,11 +119,18 @@ def of_run(directory: Path) -> Report:
         values = [row[name] for row in recent if row.get(name) is not None]
         return statistics.median(values) if values else None
 
+    def newest(name: str) -> float | None:
+        return next((row[name] for row in reversed(recent) if row.get(name) is not None), None)
+
     versions = spanned(now("clock/ratio_measured") or 1.0, now("clock/staleness_min") or 0.0)
     dims = now("diag/action_dims") or 1.0
-    signs = checks(_in_force(config, now), level, versions, dims)
+    signs = checks(_in_force(config, newest), level, versions, dims)
+    alarms = [e for e in events if e["kind"] == "alarm"]
+    on = _on(alarms, rows)
     judged = [(c, c.finding(v)) for c in signs if (v := now(c.name)) is not None]
+    judged = [(c, _at_least(c, f, on[c.alarm]) if c.alarm in on else f) for c, f in judged]
     found = [finding for _, finding in judged] + _not_finite(signs, rows)
+    found += [f for f in _learning_rate(config) if f.urgency != "fine"]
     if config.diagnostics.name == "off":
         found.append(
             Finding("nothing was measured", "configuration", "diagnostics=off", "default",
@@ -123,13 +141,12 @@ def of_run(directory: Path) -> Report:
             Finding("policy, data and gradients were not measured", "configuration",
                     "diagnostics=minimal", "default", "watch", "diagnostics=default")
         )  # fmt: skip
-    alarms = [e for e in events if e["kind"] == "alarm"]
     found = _crash(directory) + found + _losses(rows[-1], config)
     if config.interventions.governor == "guard":
         found += _held(rows, config)
     said = {c.alarm for c, finding in judged if finding.urgency != "fine"}
     parts = _EXPLAINED | {c.alarm: c.part for c in signs if c.alarm not in _EXPLAINED}
-    found += _from_alarms(alarms, rows, parts, said)
+    found += _from_alarms(alarms, rows, parts, said, on)
     frames, total = rows[-1]["frames"], config.total_frames
     facts = [
         f"{frames:,} of {total:,} frames, {len(rows):,} rounds on record",
@@ -137,7 +154,7 @@ def of_run(directory: Path) -> Report:
         + "".join(
             f", {label} {value:.3g}"
             for name, label in _CLOCKS.items()
-            if (value := now(name)) is not None
+            if (value := newest(name)) is not None
         ),
         f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
@@ -150,6 +167,8 @@ def of_run(directory: Path) -> Report:
     if restarts := [e for e in events if e["kind"] == "restart"]:
         facts.append(restarts[-1]["text"])
     state = "finished" if _finished(directory, config) else "not finished"
+    if state == "not finished":
+        state += ", a process is training" if in_use(directory) else ", and no process is training"
     return Report(f"run {directory}, {state}", facts, found, alarms[-10:])
 
 
@@ -160,13 +179,20 @@ _RETURNS = {
 
 
 def _in_force(config: Config, now: Callable[[str], float | None]) -> Config:
-    """The configuration with the passes that the governor allows, so that advice goes on from there."""
-    ratio, reuse = now("clock/ratio_measured"), now("clock/reuse")
-    if not ratio or not reuse or config.clocks.sample is not None:
-        return config
-    passes = min(max(round(reuse / ratio), 1), config.clocks.update_epochs)
-    clocks = config.clocks.model_copy(update={"update_epochs": passes})
-    return config.model_copy(update={"clocks": clocks})
+    """The configuration with what the governor has changed, so that advice goes on from there.
+
+    `now` gives a recent reading: the clock ratio in force, as B at the configured U, and the passes.
+    """
+    c, changes = config.clocks, {}
+    whole = unit(config)
+    if ratio := now("clock/ratio"):
+        batch = round(ratio * c.update_frequency) // whole * whole
+        if max(c.update_frequency, c.sample or 0, c.minibatch_size) <= batch < c.batch_size:
+            changes["batch_size"] = batch
+    measured, reuse = now("clock/ratio_measured"), now("clock/reuse")
+    if measured and reuse and c.sample is None:
+        changes["update_epochs"] = min(max(round(reuse / measured), 1), c.update_epochs)
+    return config.model_copy(update={"clocks": c.model_copy(update=changes)})
 
 
 def _not_finite(signs: list[Check], rows: list[dict[str, Any]]) -> list[Finding]:
@@ -204,23 +230,19 @@ def _losses(row: dict[str, Any], config: Config) -> list[Finding]:
 
 
 def _held(rows: list[dict[str, Any]], config: Config) -> list[Finding]:
-    """Orders in force: what is in step is so because of them."""
+    """Orders in force: what is fine may be so because of them."""
     keys = {key for row in rows[-ON:] for key in row if key.startswith("order/")}
     names = sorted(key.removeprefix("order/") for key in keys)
     if not names:
         return []
-    slower = f"optim.learning_rate={config.optim.learning_rate / 2:.2g}"
     # These hold back steps that are too large; what a new run needs to be free of them is known.
-    change = slower if {"step", "passes", "clip", "rescue"} & set(names) else ""
+    change = lower_rate(config) if {"step", "passes", "clip", "rescue"} & set(names) else ""
     return [
-        Finding("the run is well because orders of the governor are in force", "configuration",
+        Finding("orders of the governor are in force", "configuration",
                 ", ".join(names), "no order", "watch", change, "for a new run" if change else "")
     ]  # fmt: skip
 
 
-USUAL_RATE, LARGE_RATE = 3e-3, 9e-3
-"""Learning rates of Adam up to which presets and published settings for PPO go; and 30 times the
-default, with which the policy of every run of docs/benchmarks/faults.csv ran away from its data."""
 WASTE = 0.1
 """Share of dropped frames from which the doctor speaks of them."""
 _CLOCKS = {
@@ -298,8 +320,33 @@ ON = 5
 """Newest rows in which an alarm has to be on to be on still."""
 
 
+def _on(alarms: list[dict], rows: list[dict]) -> dict[str, dict]:
+    """The newest event of each alarm that is on."""
+    names = {
+        key.removeprefix("alarm/") for row in rows[-ON:] for key in row if key.startswith("alarm/")
+    }
+    return {alarm["name"]: alarm for alarm in alarms if alarm["name"] in names}
+
+
+def _at_least(sign: Check, finding: Finding, alarm: dict) -> Finding:
+    """A sign whose alarm is on: no milder than the alarm, even where its median is."""
+    if URGENCIES.index(finding.urgency) >= URGENCIES.index(alarm["severity"]):
+        return finding
+    return replace(
+        finding,
+        reading=f"{finding.reading}; {_values(alarm)}",
+        urgency=alarm["severity"],
+        change=sign.change,
+        advice="" if sign.change else alarm["cure"],
+    )
+
+
 def _from_alarms(
-    alarms: list[dict], rows: list[dict], parts: dict[str, str], said: set[str]
+    alarms: list[dict],
+    rows: list[dict],
+    parts: dict[str, str],
+    said: set[str],
+    on: dict[str, dict],
 ) -> list[Finding]:
     """Alarms that are on and that no other finding speaks of; those on history also from its last fifth.
 
@@ -308,20 +355,23 @@ def _from_alarms(
         rows: of the metrics.
         parts: the part of the run that each alarm watches.
         said: alarms whose sign is out of its healthy range already.
+        on: alarms that are on, by name.
     """
     since = rows[-1]["frames"] * 0.8
-    on = {
-        key.removeprefix("alarm/") for row in rows[-ON:] for key in row if key.startswith("alarm/")
-    }
     result: dict[str, Finding] = {}
     for alarm in alarms:
         name = alarm["name"]
         late = name in _EXPLAINED and alarm["frames"] >= since
         if (late or name in on) and name not in said:
-            values = ", ".join(f"{k} {_said(v)}" for k, v in alarm["values"].items())
             part, cause, cure = parts.get(name, "run"), alarm["cause"], alarm["cure"]
-            result[name] = Finding(cause, part, values, "-", alarm["severity"], "", cure)
+            result[name] = Finding(cause, part, _values(alarm), "-", alarm["severity"], "", cure)
     return list(result.values())
+
+
+def _values(alarm: dict) -> str:
+    """What raised an alarm, and when: its sign may have moved since."""
+    values = ", ".join(f"{k} {_said(v)}" for k, v in alarm["values"].items())
+    return f"{values} at {alarm['frames']:,} frames"
 
 
 def _said(value: float | None) -> str:
@@ -378,15 +428,14 @@ def of_configuration(overrides: list[str]) -> Report:
 
 
 def _learning_rate(config: Config) -> list[Finding]:
-    """Whether steps of Adam, whose size is the rate whatever the gradient, are of a usual size."""
-    rate = config.optim.learning_rate
+    """Whether steps are of a usual size."""
     if "adam" not in config.optim.name.lower():
         return []
-    urgency = "fine" if rate <= USUAL_RATE else "warn" if rate < LARGE_RATE else "danger"
-    change = "" if urgency == "fine" else "optim.learning_rate=3e-4"
+    urgency = rate_urgency(config)
     return [
-        Finding("learning rate", "gradient", f"{rate:.3g}", f"<= {USUAL_RATE:.3g} (Adam)",
-                urgency, change)
+        Finding("learning rate", "gradient", f"{config.optim.learning_rate:.3g}",
+                f"<= {USUAL_RATE:.3g} (Adam)", urgency,
+                "" if urgency == "fine" else lower_rate(config))
     ]  # fmt: skip
 
 

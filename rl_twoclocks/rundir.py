@@ -145,6 +145,18 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
+def in_use(path: Path) -> bool:
+    """Whether a process is training in a run directory."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextlib.contextmanager
 def claim(config: Config) -> Iterator[tuple[Path, bool]]:
     """Hold the run directory; give it and whether there is a run to go on with.
@@ -197,11 +209,18 @@ def _prepare(config: Config, path: Path) -> bool:
         if strange or stored.is_file():
             strange = strange or [stored.name]
             raise ConfigError(f"{path} is not empty and holds no run (it has {strange[0]})")
-    if exists and config.on_existing == "overwrite":
-        # By name: what somebody else keeps in the same directory stays.
-        for entry in path.iterdir():
-            if _written_by_us(entry):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    learnt = sorted(p.name for p in path.glob("*.pt") if _written_by_us(p))
+    if learnt and not exists and config.on_existing != "overwrite":
+        raise ConfigError(
+            f"{path} holds {learnt[-1]} and no config.yaml, which says what that is: put the file back, "
+            "set run_dir to another place, or on_existing=overwrite"
+        )
+    if config.on_existing == "overwrite":
+        # By name: what somebody else keeps in the same directory stays. The configuration last: what
+        # a kill leaves is a run still.
+        ours = [entry for entry in path.iterdir() if _written_by_us(entry)]
+        for entry in sorted(ours, key=lambda entry: entry == stored):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         exists = False
     if exists:
         old, new = essence(yaml.safe_load(stored.read_text())), essence(plain(config))

@@ -60,6 +60,7 @@ class Session:
             self.best, self.earlier_seconds = saved["best"], saved["wall_seconds"]
             self.last_readings = saved["last_evaluation"]
             self.saved_at = parts.clocks.frames
+            self._take_best()
         self._saved = saved
         frames = parts.clocks.frames
         self.owed = bool(saved and saved.get("owed", False))
@@ -156,7 +157,7 @@ class Session:
             try:
                 found = parts.source.next(parts.clocks.policy_version, limit, lambda: bool(stop))
             except WorkerError:
-                self.save(boundary=False)
+                self.save(boundary=False, simulators=False)
                 raise
             if found is None:
                 return None
@@ -314,10 +315,11 @@ class Session:
         self.saved_at = -1
         self.save(boundary=False)
 
-    def save(self, boundary: bool = True) -> None:
+    def save(self, boundary: bool = True, simulators: bool = True) -> None:
         """Write a checkpoint of this round's end, if it is not on disk yet.
 
-        Without `boundary` no episode is begun anew for it: those who collect are gone.
+        Without `boundary` no episode is begun anew for it: those who collect are gone. Without
+        `simulators` whoever resumes begins new episodes: the present ones have gone on since.
         """
         clocks = self.parts.clocks
         if clocks.frames in (0, self.saved_at):
@@ -325,7 +327,7 @@ class Session:
         if boundary and self.config.checkpoint.episode_boundary and self.parts.source is not None:
             self.begin_new_episodes()
         keep = self.config.checkpoint.keep_last
-        checkpoint.save(self.directory, self._state(), clocks.frames, keep)
+        checkpoint.save(self.directory, self._state(simulators), clocks.frames, keep)
         self.saved_at = clocks.frames
 
     def draw(self) -> None:
@@ -387,6 +389,16 @@ class Session:
         readings["time/eval_seconds"] = time.perf_counter() - started
         return True
 
+    def _take_best(self) -> None:
+        """A best policy may be newer than the checkpoint, and is not to be lost to a worse one."""
+        path = self.directory / "best.pt"
+        if not path.is_file():
+            return
+        with contextlib.suppress(checkpoint.CheckpointError):
+            best = checkpoint.load(path).get("best")
+            scores = [score for score in (self.best, best) if score is not None]
+            self.best = max(scores, default=None)
+
     def _keep_best(self) -> None:
         mean = self.last_readings["eval/return_mean"]
         if self.best is not None and mean <= self.best:
@@ -404,7 +416,7 @@ class Session:
     def _wall_seconds(self) -> float:
         return self.earlier_seconds + time.perf_counter() - self.started
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, simulators: bool = True) -> dict[str, Any]:
         extra = {
             "best": self.best,
             "last_evaluation": dict(self.last_readings),
@@ -416,7 +428,7 @@ class Session:
             "diagnose": self.diagnose.state_dict(),
             "steering": self.steering.state_dict(),
         }
-        return state.capture(self.parts, self.config, extra)
+        return state.capture(self.parts, self.config, extra, simulators)
 
 
 def _due(before: int, now: int, every: int) -> bool:

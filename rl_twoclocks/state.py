@@ -41,13 +41,16 @@ _KEYS = {
 }
 
 
-def capture(parts: Parts, config: Config, extra: dict[str, Any]) -> dict[str, Any]:
+def capture(
+    parts: Parts, config: Config, extra: dict[str, Any], simulators: bool = True
+) -> dict[str, Any]:
     """Collect the state at the end of a round, as tensors and plain values.
 
-    Where the simulators cannot be captured, `environments` is None: a stated episode boundary.
+    Where the simulators cannot be captured, or are not to be, since they are in the middle of a round,
+    `environments` is None: a stated episode boundary.
     """
     environments = None
-    if not config.checkpoint.episode_boundary and config.collect.mode == "sync":
+    if simulators and not config.checkpoint.episode_boundary and config.collect.mode == "sync":
         environments = parts.env.snapshot()
     return {
         "format": FORMAT,

@@ -140,7 +140,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--runs", type=Path, default=Path("runs/atari_returns"), help="runs of this project")
     add("--out", type=Path, default=Path("docs/benchmarks/atari_returns.csv"))
     add("overrides", nargs="*", help="overrides of this project's runs, after --")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.episodes > 10 and args.episodes % 10:
+        # They are played ten at a time, by both contenders.
+        parser.error(f"--episodes {args.episodes}: above 10 it must be a multiple of 10")
+    return args
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import fcntl
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +27,19 @@ def merge(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict
 
     Numbers within a key are put in order as numbers.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Scripts that run beside each other merge into one file.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        merged = _merged(path, rows, columns)
+    finally:
+        os.close(folder)
+    print(f"wrote {path.name} ({len(merged)} rows)")
+    return merged
+
+
+def _merged(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict]:
     mine = keys(rows, columns)
     kept = [row for row in read(path) if not keys([row], columns) & mine]
 
@@ -33,10 +48,11 @@ def merge(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict
         return [(float(w), "") if w.lstrip("-").isdigit() else (0.0, w) for w in words]
 
     merged = sorted([*kept, *rows], key=order)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    names = dict.fromkeys(name for row in [*rows, *kept] for name in row)
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    with open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(merged)
-    print(f"wrote {path.name} ({len(merged)} rows)")
+    os.replace(partial, path)
     return merged

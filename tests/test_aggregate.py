@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,14 @@ def test_sets_without_a_common_task_are_named() -> None:
         probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
     with pytest.raises(ValueError, match="no score"):
         pooled({})
+
+
+@pytest.mark.parametrize("measure", [paired_shortfall, probability_of_improvement])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_refused(measure: Any, bad: float) -> None:
+    for first, second in (([bad, 1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, bad])):
+        with pytest.raises(ValueError, match="not finite"):
+            measure({"a": first}, {"a": second})
 
 
 def test_ratio_and_difference_of_two_sets() -> None:

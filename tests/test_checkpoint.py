@@ -141,6 +141,21 @@ def test_an_empty_newest_falls_back_too(tmp_path: Path) -> None:
         assert checkpoint.load_newest(tmp_path) is not None
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+def test_a_read_that_fails_for_the_moment_passes_over_nothing(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for frames in (1, 2):
+        checkpoint.save(tmp_path, STATE, frames, keep_last=2)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "load", failing)
+    with pytest.raises(RuntimeError, match=r"checkpoint-000000000002\.pt could not be read"):
+        checkpoint.load_newest(tmp_path)
+
+
 def test_no_readable_checkpoint_is_an_error_and_no_new_start(tmp_path: Path) -> None:
     for frames in (100, 200):
         damage(checkpoint.save(tmp_path, STATE, frames, keep_last=2))

@@ -149,9 +149,7 @@ def test_a_run_that_orders_hold_is_not_simply_in_step(governor: str, tmp_path: P
     place = written(tmp_path / "run", [row], [], f"interventions={governor}")
     report = examine([str(place)])
     held = [
-        f.reading
-        for f in report.findings
-        if f.symptom == "the run is well because orders of the governor are in force"
+        f.reading for f in report.findings if f.symptom == "orders of the governor are in force"
     ]
     assert held == (["passes"] if governor == "guard" else [])
     # Two passes are in force already: one is what is left to ask for.
@@ -226,6 +224,34 @@ def test_a_learning_rate_beyond_all_usual_ones_is_named_before_a_run(
         assert next(f for f in settled if f.symptom == "learning rate").urgency == "fine"
 
 
+def test_a_run_with_an_absurd_learning_rate_is_told_so_and_is_not_advised_another(
+    tmp_path: Path,
+) -> None:
+    row = {"frames": 1000, "order/step": 1.0, "diag/kl_behaviour": 9.0}
+    place = written(tmp_path / "run", [row], [], "optim.learning_rate=10", "interventions=guard")
+    findings = examine([str(place)]).findings
+    assert next(f for f in findings if f.symptom == "learning rate").urgency == "danger"
+    advised = {w for f in findings for w in f.change.split() if "learning_rate" in w}
+    assert advised == {"optim.learning_rate=0.0003"}
+
+
+def test_advice_goes_on_from_the_window_in_force(tmp_path: Path) -> None:
+    words = ["task=cartpole", "clocks.batch_size=12800", "clocks.update_frequency=256"]
+    row = {"clock/ratio": 5.0, "clock/ratio_measured": 5.0, "diag/ess": 1e-4, "clock/reuse": 50.0}
+    place = written(tmp_path / "run", [{"frames": 256 * k, **row} for k in (1, 2)], [], *words)
+    few = next(
+        f for f in examine([str(place)]).findings if f.symptom == "few frames carry the weight"
+    )
+    # B in force is 1,280.
+    assert few.change.split()[0] == "clocks.batch_size=640"
+
+
+def test_no_file_but_a_checkpoint_is_examined(tmp_path: Path) -> None:
+    place = written(tmp_path / "run", [{"frames": 1}], [])
+    with pytest.raises(ConfigError, match=f"given by its directory: {place}"):
+        examine([str(place / "metrics.jsonl")])
+
+
 def test_a_clock_ratio_has_one_name_in_one_output() -> None:
     # A family without a row has its cap where watching begins.
     words = ["task=pendulum", "clocks.batch_size=2000", "clocks.update_frequency=200"]
@@ -241,8 +267,9 @@ def test_an_alarm_that_is_on_is_never_called_in_step(name: str, tmp_path: Path) 
     report = examine([str(written(tmp_path / "run", rows, [event]))])
     assert report.verdict.startswith("danger")
     found = next(f for f in report.findings if f.urgency == "danger")
-    # What is to be typed can be typed; words stand beside it.
-    assert (found.change, found.advice) == ("", "mend it.")
+    # What is to be typed can be typed; else there are words.
+    assert (found.change == "") == (found.advice == "mend it.")
+    settle(compose(["task=pendulum", *found.change.split()]))
     assert "not finite" in found.reading
 
 
@@ -260,7 +287,10 @@ def test_minimal_diagnostics_judge_by_the_number_of_actions_too(tmp_path: Path) 
 
 def test_a_run_whose_budget_grew_is_not_finished(tmp_path: Path) -> None:
     place = written(tmp_path / "lr=3e-4", [{"frames": 1000}], [], "total_frames=300_000")
-    for frames, state in ((299_008, ", finished"), (100_000, "not finished")):
+    for frames, state in (
+        (299_008, ", finished"),
+        (100_000, "not finished, and no process is training"),
+    ):
         (place / "result.json").write_text(json.dumps({"frames": frames, "rounds": frames // 2048}))
         # Also where the directory looks like an override.
         assert examine([str(place)]).title.endswith(state)

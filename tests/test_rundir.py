@@ -216,6 +216,43 @@ def test_a_folder_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None
         assert claimed == (tmp_path, False)
 
 
+@pytest.mark.parametrize("mode", ["resume", "fail"])
+@pytest.mark.parametrize("name", ["best.pt", "checkpoint-000000002048.pt"])
+def test_what_was_learnt_is_not_lost_with_the_configuration(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"learnt")
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=rf"holds {name} and no config.yaml"):
+        run(tmp_path, "task=cartpole", f"on_existing={mode}")
+    assert contents(tmp_path) == before
+    assert run(tmp_path, "task=cartpole", "on_existing=overwrite", rounds=1).rounds == 1
+
+
+def test_a_kill_while_overwriting_leaves_a_run_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, "task=cartpole")
+    order: list[str] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(
+        Path, "unlink", lambda self, **how: (order.append(self.name), unlink(self, **how))
+    )
+    with claim(compose(tiny(tmp_path, "task=cartpole", "on_existing=overwrite"))):
+        deleted = [name for name in order if not name.startswith(".partial")]
+    assert len(deleted) > 1
+    assert deleted[-1] == "config.yaml"
+
+
+def test_a_best_policy_newer_than_the_checkpoint_is_kept(tmp_path: Path) -> None:
+    more = ["task=cartpole", "eval.enabled=true", "eval.episodes=2", "eval.num_envs=2"]
+    run(tmp_path, *more, rounds=2)
+    best = checkpoint.load(tmp_path / "best.pt") | {"best": 1e9}
+    checkpoint.write(tmp_path / "best.pt", best)
+    assert run(tmp_path, *more, rounds=3).best_return == 1e9
+    assert checkpoint.load(tmp_path / "best.pt")["best"] == 1e9
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     run(tmp_path, "task=cartpole")
     with claim(compose(tiny(tmp_path, "task=cartpole"))):

@@ -118,13 +118,19 @@ def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
     """One of the two sets, with single levels replaced.
 
     Raises:
-        ConfigError: no level has that name; names the nearest.
+        ConfigError: no set or level has that name, which names the nearest; or a level is no number, is
+            negative, or lies beyond the next severe one.
     """
+    if thresholds not in LIMITS:
+        near = difflib.get_close_matches(thresholds, LIMITS, n=1, cutoff=0.0)
+        raise ConfigError(f"thresholds={thresholds!r} is no set of levels: did you mean {near[0]}?")
     names = [field.name for field in fields(Limits)]
     for key in overrides:
         if key not in names:
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
             raise ConfigError(f"diagnostics.limits.{key} is no level: did you mean {near[0]}?")
+        if not isinstance(overrides[key], (int, float)):
+            raise ConfigError(f"diagnostics.limits.{key}={overrides[key]!r} is no number")
         if not overrides[key] >= 0:
             raise ConfigError(
                 f"diagnostics.limits.{key}={overrides[key]}: a level is never negative"

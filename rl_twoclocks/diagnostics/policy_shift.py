@@ -10,6 +10,11 @@ from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.distributions import Distribution, Params
 
+AT_ONCE = 10.0
+"""Times the level of danger of the KL that need not last: a policy that one round has destroyed may
+never move again, and its KL is 0 from then on."""
+LARGEST_LOG_RATIO = 1e4
+"""What an infinite log ratio counts as: its frame carries all of the weight."""
 OLDEST_USUAL = 4.0
 """Versions by which data may be older than the learner without anything being wrong."""
 
@@ -47,7 +52,7 @@ def policy_shift(
     if log_ratio.numel() == 0:
         raise ValueError("no frames: the shift over an empty window is not defined")
     ratio = log_ratio.exp()
-    ess = effective_sample_size(log_ratio)
+    ess = effective_sample_size(log_ratio.clamp(max=LARGEST_LOG_RATIO))
     values = torch.stack(
         [
             distribution.kl(behaviour, current).mean(),
@@ -68,9 +73,13 @@ def kl_alarm(history: History, limits: Limits) -> Alarm | None:
     a sum over dimensions, and data of several versions holds several rounds' moves.
     """
     size = action_dims(history) * versions_spanned(history)
-    found = _worst(
-        history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
-    )
+    worst = limits.kl_danger * size
+    if history.all_beyond("diag/kl_behaviour", AT_ONCE * worst, 1):
+        found: tuple[Severity, float] | None = ("danger", worst)
+    else:
+        found = _worst(
+            history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
+        )
     if found is None:
         return None
     severity, level = found

@@ -234,12 +234,13 @@ def duplicate_fraction(observation: Tensor) -> float:
     0 for a continuous environment whose episodes differ; 1 - 1/k where k of them run in parallel on
     one seed. Meaningless where few states exist (grids, boards): compare with the run's own start.
     """
-    states = flat_states(observation)
+    # What is no number is equal to itself here.
+    states = flat_states(observation).double().nan_to_num(nan=1.7e38, posinf=1.6e38, neginf=-1.6e38)
     # Exact equality by one random projection: a sort of scalars instead of rows.
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator, dtype=torch.float64)
     # A row-wise sum, not a product: there, equal rows may round differently.
-    key = (states.double() * direction.to(states.device)).sum(1)
+    key = (states * direction.to(states.device)).sum(1)
     return 1.0 - torch.unique(key).numel() / states.shape[0]
 
 

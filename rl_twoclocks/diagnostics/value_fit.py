@@ -15,7 +15,15 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
     """1 - Var(target - value) / Var(target), both [n]; 1 is perfect, 0 a constant, below 0 worse.
 
     Constant targets give 0: there is nothing to explain.
+
+    Raises:
+        ValueError: the shapes differ, or there is no frame.
     """
+    if value.shape != target.shape:
+        shapes = f"values {list(value.shape)} and targets {list(target.shape)}"
+        raise ValueError(f"{shapes} differ in shape: give one value per target")
+    if target.numel() == 0:
+        raise ValueError("no frames: what a critic explains of an empty window is not defined")
     wide = target.double()
     variance = wide.var(correction=0)
     residual = (wide - value).var(correction=0)

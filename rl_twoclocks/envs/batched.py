@@ -52,6 +52,8 @@ class BatchedEnv(EnvBase):
         self.decisions = 0
         self.success: np.ndarray | None = None
         """Whether the newest step reached the task's goal, bool [N]; None where no rule can tell."""
+        self.died: np.ndarray | None = None
+        """Whether the newest step lost a simulator, bool [N]; None where none can die."""
         self._noise: tuple[np.ndarray, np.random.Generator] | None = None
         n = backend.num_envs
         super().__init__(device=torch.device("cpu"), batch_size=torch.Size([n]))
@@ -144,8 +146,7 @@ class BatchedEnv(EnvBase):
         truncated = truncated.reshape(-1, 1) & ~terminated
         done = terminated | truncated
         self._require_choice(obs, ~done.reshape(-1))
-        # A copy: the reset of those that ended clears the world's own.
-        self.success = self._told_success()
+        self.success, self.died = self._told("success"), self._told("died")
         keys = {
             "observation": torch.from_numpy(obs),
             "is_init": self._false,
@@ -243,11 +244,12 @@ class BatchedEnv(EnvBase):
         worlds = [self.backend] if isinstance(self.backend, World) else self._worlds
         return sum(world.restarts for world in worlds)
 
-    def _told_success(self) -> np.ndarray | None:
+    def _told(self, name: str) -> np.ndarray | None:
+        """What worlds say of the newest step; a copy: the reset of those that ended clears their own."""
         if isinstance(self.backend, World):
-            return self.backend.success.copy()
+            return getattr(self.backend, name).copy()
         if self._worlds:
-            return np.array([bool(world.success[0]) for world in self._worlds])
+            return np.array([bool(getattr(world, name)[0]) for world in self._worlds])
         return None
 
     def hold(self) -> None:

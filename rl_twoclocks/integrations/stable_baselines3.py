@@ -31,21 +31,40 @@ class TwoClocksCallback(BaseCallback):
         thresholds: `calibrated` or `seed`.
         verbose: 1 prints alarms.
 
+    With another model it starts anew.
+
     Raises:
-        ValueError: at the first rollout, for action spaces other than Box and Discrete, and for
-            observations that are no single array.
+        ConfigError: there is no such set of thresholds.
+        ValueError: when learning starts, for algorithms that learn from no rollouts (DQN, SAC, ...);
+            at the first rollout, for action spaces other than Box and Discrete, and for observations
+            that are no single array.
     """
 
     def __init__(self, thresholds: str = "calibrated", verbose: int = 1) -> None:
         """Start with an empty history."""
         super().__init__(verbose)
-        self.history, self.panel = History(), Panel(limits(thresholds, {}))
+        self._limits = limits(thresholds, {})
+        self._watched: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.history, self.panel = History(), Panel(self._limits)
         self.alarms: list[tuple[int, Alarm]] = []
         self._grid: entropy.Grid | None = None
         self._counts: Tensor | None = None
         self._before: dict[str, Any] | None = None
         self._ended: list[dict[str, float]] = []
         self._episodes = 0
+
+    def _init_callback(self) -> None:
+        if not hasattr(self.model, "rollout_buffer"):
+            name = type(self.model).__name__
+            raise ValueError(
+                f"{name} learns from no rollouts: TwoClocksCallback is for PPO and A2C"
+            )
+        if self._watched is not None and self._watched is not self.model:
+            self._forget()
+        self._watched = self.model
 
     def _on_step(self) -> bool:
         """Note the episodes that end: `Monitor` puts their returns into `info`."""

@@ -59,7 +59,8 @@ def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint to the CPU.
 
     Raises:
-        CheckpointError: there is no such file, or it cannot be read; names what is there instead.
+        CheckpointError: there is no such file, or it is damaged; names what is there instead.
+        RuntimeError: it cannot be read at present, which says nothing about the file.
     """
     if not path.is_file():
         near = path if path.is_dir() else path.parent
@@ -70,6 +71,8 @@ def load(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"no checkpoint at {path}{hint}")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError) as error:
+        raise RuntimeError(f"{path} could not be read: {error!r}; try again") from error
     except Exception as error:
         # torch's own text would advise to load it unsafely.
         raise CheckpointError(f"{path} cannot be read: damaged, or no checkpoint") from error

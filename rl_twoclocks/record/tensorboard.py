@@ -19,9 +19,9 @@ class TensorBoardLogger:
     """Write scalars to `<run>/tensorboard`."""
 
     def __init__(self, run: RunInfo) -> None:
-        """Open an event file; on a resumed run hide the rows after its checkpoint."""
+        """Open an event file; hide the rows after the checkpoint, or all of a run that had none."""
         # The purge takes its own step with it, and the checkpoint's row is still true.
-        purge_step = run.frames + 1 if run.frames else None
+        purge_step = run.frames + 1 if run.frames else 0
         self._writer = SummaryWriter(str(run.directory / "tensorboard"), purge_step=purge_step)
 
     def log(self, metrics: Mapping[str, float], frames: int) -> None:

@@ -12,13 +12,15 @@ import torch
 from rl_twoclocks.collect import BehaviourPolicy
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
-from rl_twoclocks.evaluate import for_evaluation, under_changed_conditions
+from rl_twoclocks.evaluate import LONGEST, for_evaluation, under_changed_conditions
 from rl_twoclocks.seeding import env_seeds, stream_seed
 from rl_twoclocks.state import learned
 
 
 def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
     """Write an MP4 of the first episode of an evaluation; return its number of frames.
+
+    As in an evaluation, an episode that does not end is left after `LONGEST` decisions.
 
     Args:
         config: of the evaluation: its seed, its conditions, and whether the policy acts by its mode.
@@ -45,8 +47,14 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
         policy.publish(parameters, normalizer, version=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         fps = _fps(env)
-        with imageio.get_writer(path, fps=fps, macro_block_size=2) as writer:
-            return _play(env, policy, writer)
+        partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+        try:
+            with imageio.get_writer(partial, fps=fps, macro_block_size=2) as writer:
+                count = _play(env, policy, writer)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        return count
     finally:
         env.close()
 
@@ -60,7 +68,7 @@ def without_display() -> None:
 @torch.no_grad()
 def _play(env: BatchedEnv, policy: BehaviourPolicy, writer: Any) -> int:
     state, count, done = env.reset(), 0, False
-    while not done:
+    while not done and count < LONGEST:
         writer.append_data(_picture(env))
         state.set("action", policy.act(state.get("observation"), env.begun)[0])
         stepped, state = env.step_and_maybe_reset(state)

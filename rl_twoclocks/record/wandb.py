@@ -5,6 +5,7 @@ It never prompts or stops training: a W&B that fails falls back once, to offline
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import re
@@ -45,19 +46,23 @@ class WandbLogger:
         self._id = str(run.state.get("wandb_id") or uuid.uuid4().hex)
         self._watch = config.watch
         # W&B reads the event file itself then: logging here too would double every metric.
-        self._synced = config.sync_tensorboard and config.tensorboard
-        self._last = run.frames or -1
+        there = importlib.util.find_spec("tensorboard") is not None
+        self._synced = config.sync_tensorboard and config.tensorboard and there
+        self._last = run.frames - 1
+        # A resumed run has logged the row of its checkpoint; another one of the same frames, an
+        # evaluation that was made up, takes the step that follows.
+        self._taken = run.frames if run.frames else -1
         self._run = self._start(config, run)
         if not self._synced:
             self._call("define_metric", "*", step_metric="frames")
 
     def log(self, metrics: Mapping[str, float], frames: int) -> None:
-        """Log one row at step `frames`; a step that does not increase is skipped."""
+        """Log one row at step `frames`; frames that do not increase are skipped."""
         if frames <= self._last or self._synced:
             return
-        self._last = frames
+        self._last, self._taken = frames, max(frames, self._taken + 1)
         row = {name: float(value) for name, value in metrics.items()}
-        self._call("log", {"frames": float(frames), **row}, step=frames)
+        self._call("log", {"frames": float(frames), **row}, step=self._taken)
 
     def watch(self, module: nn.Module) -> None:
         """Follow gradients and parameters of a module, if `logger.watch` is on.
@@ -74,7 +79,7 @@ class WandbLogger:
         import wandb
 
         images = {f"pictures/{path.stem}": wandb.Image(str(path)) for path in paths}
-        self._call("log", images | {"frames": frames}, step=frames)
+        self._call("log", images | {"frames": frames}, step=max(frames, self._taken))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""
@@ -121,7 +126,11 @@ class WandbLogger:
                     return session
                 except Exception as error:
                     reason = repr(error)
-                    wandb.teardown()  # else the id stays taken by the run that did not start
+                    # The id stays taken by the run that did not start.
+                    if wandb.run is None:
+                        wandb.teardown()
+                    else:  # of a caller, whose run that would end
+                        self._id = arguments["id"] = uuid.uuid4().hex
             session = wandb.init(mode="offline", **arguments)
         except Exception as error:
             _log.warning("W&B is off: %r", error)

@@ -128,6 +128,8 @@ class World:
         self.time = np.zeros(num_envs, dtype=np.int64)
         self.ended = np.ones(num_envs, dtype=bool)
         self.success = np.zeros(num_envs, dtype=bool)
+        self.died = np.zeros(num_envs, dtype=bool)
+        """Whether a simulator's death ended the episode, which says nothing of the policy."""
         self.episodes = self.successes = 0
         self._observation = np.zeros((num_envs, *observation_space.shape), dtype=np.float32)
 
@@ -171,7 +173,7 @@ class World:
             self.episode[index] = -1
         self.episode[index] += 1
         self.time[index] = 0
-        self.ended[index] = self.success[index] = False
+        self.ended[index] = self.success[index] = self.died[index] = False
         self._begin(index)
         self._observe(index)
         return self._observation

@@ -393,3 +393,25 @@ def test_no_rule_crashes_on_wild_readings_with_gaps(seed: int) -> None:
         begun += panel.judge(history)
     assert begun
     assert all(alarm.rank in (0, 1, 2) for alarm in begun)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.0])
+def test_frames_that_are_all_the_same_are_copies_whatever_they_hold(value: float) -> None:
+    assert duplicate_fraction(torch.full((100, 3), value)) == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("shapes", [((5, 1), (5,)), ((5,), (4,)), ((0,), (0,))])
+def test_values_and_targets_must_belong_together(shapes: tuple) -> None:
+    value, target = (torch.zeros(shape) for shape in shapes)
+    with pytest.raises(ValueError, match=r"shape|no frames"):
+        explained_variance(value, target)
+
+
+@pytest.mark.parametrize("infinite", [1, 2, 4])
+def test_a_weight_that_overflows_is_a_frame_that_carries_all(infinite: int) -> None:
+    log_ratio = torch.zeros(8)
+    log_ratio[:infinite] = math.inf
+    policy = (torch.zeros(8, 2), torch.ones(8, 2))
+    assert policy_shift(Gaussian, policy, policy, log_ratio)["diag/ess"] == pytest.approx(
+        infinite / 8, rel=1e-2
+    )

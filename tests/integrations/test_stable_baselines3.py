@@ -31,3 +31,29 @@ def test_the_callback_sees_a_policy_that_runs_ahead() -> None:
     callback = TwoClocksCallback(verbose=0)
     learned("CartPole-v1", callback, frames=4096, learning_rate=3e-2)
     assert "policy_kl" in {alarm.name for _, alarm in callback.alarms}
+
+
+def test_one_update_that_destroys_the_policy_is_seen_at_once() -> None:
+    from rl_twoclocks.integrations.stable_baselines3 import TwoClocksCallback
+
+    callback = TwoClocksCallback(verbose=0)
+    learned("CartPole-v1", callback, learning_rate=1.0)
+    assert "policy_kl" in {alarm.name for frames, alarm in callback.alarms if frames == 256}
+
+
+def test_another_model_is_watched_from_its_start() -> None:
+    from rl_twoclocks.integrations.stable_baselines3 import TwoClocksCallback
+
+    callback = TwoClocksCallback(verbose=0)
+    learned("Pendulum-v1", callback, frames=512)
+    learned("CartPole-v1", callback, frames=512)
+    assert callback.history.series("diag/rollout_entropy").size == 2
+
+
+def test_algorithms_without_rollouts_and_unknown_levels_are_refused() -> None:
+    from rl_twoclocks.integrations.stable_baselines3 import TwoClocksCallback
+
+    with pytest.raises(ValueError, match="DQN learns from no rollouts"):
+        sb3.DQN("MlpPolicy", "CartPole-v1").learn(10, callback=TwoClocksCallback())
+    with pytest.raises(ValueError, match="did you mean calibrated"):
+        TwoClocksCallback("calibratd")

@@ -49,6 +49,17 @@ def test_resume_hides_only_the_rows_after_the_checkpoint(tmp_path: Path) -> None
     assert scalars(tmp_path, "x") == [(1, 1.0), (2, 1.0), (3, 5.0)]
 
 
+def test_a_run_that_begins_anew_hides_all_rows_of_the_killed_one(tmp_path: Path) -> None:
+    first = TensorBoardLogger(run_info(tmp_path))
+    for frames in (1, 2, 3):
+        first.log({"x": 1.0}, frames)
+    first.close()
+    second = TensorBoardLogger(run_info(tmp_path))
+    second.log({"x": 5.0}, frames=1)
+    second.close()
+    assert scalars(tmp_path, "x") == [(1, 5.0)]
+
+
 def test_a_missing_package_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,8 @@ class Stub(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("wandb")
+        self.run: StubRun | None = None
+        """What a caller has under way."""
         self.failing: set[str] = set()
         self.broken = False
         self.inits: list[dict[str, Any]] = []
@@ -136,16 +138,21 @@ def test_finish_exactly_once_per_job(stub: Stub, tmp_path: Path) -> None:
     assert stub.inits[0]["id"] != stub.inits[1]["id"]
 
 
-def test_resume_reuses_the_id_and_goes_on_after_the_checkpoint(stub: Stub, tmp_path: Path) -> None:
+def test_resume_reuses_the_id_and_goes_on_after_the_checkpoints_row(
+    stub: Stub, tmp_path: Path
+) -> None:
     first = make(tmp_path)
     state = first.state_dict()
     first.close(143)
     second = make(tmp_path, {"frames": 2048, "state": state})
-    second.log({"x": 1.0}, frames=2048)
+    second.log({"x": 1.0}, frames=1024)
+    # Of the checkpoint's own frames: an evaluation that a signal had prevented.
+    second.log({"eval/return_mean": 1.0}, frames=2048)
     second.log({"x": 1.0}, frames=4096)
     assert [call["id"] for call in stub.inits] == [state["wandb_id"]] * 2
     assert {call["resume"] for call in stub.inits} == {"allow"}
-    assert [kwargs["step"] for _, kwargs in stub.runs[1].named("log")] == [4096]
+    logged = [(row["frames"], kw["step"]) for (row,), kw in stub.runs[1].named("log")]
+    assert logged == [(2048.0, 2049), (4096.0, 4096)]
 
 
 def test_the_id_outlives_a_leg_without_wandb(tmp_path: Path) -> None:
@@ -206,6 +213,17 @@ def test_a_failing_init_falls_back_once_with_one_warning(
     (warning,) = caplog.records
     assert len(warning.message.splitlines()) == 1
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+def test_a_failing_init_ends_no_run_of_the_callers(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    stub.failing, stub.run = {"online"}, StubRun()
+    logged = make(tmp_path, wandb_mode="online")
+    assert (stub.teardowns, stub.modes) == (0, ["online", "offline"])
+    # The id of the run that did not start stays taken.
+    assert stub.inits[0]["id"] != stub.inits[1]["id"] == logged.state_dict()["wandb_id"]
 
 
 def test_without_wandb_installed(
@@ -300,7 +318,7 @@ def test_an_offline_run_holds_all_that_is_sent_later(
         assert math.isnan(float(kept["train/ess"]))
     stored = offline.config(file)
     assert stored["task"] == {"name": "walk"} and stored["seed"] == 7
-    # A second leg goes on with the same run, after the checkpoint's frames.
+    # A second leg goes on with the same run, from the checkpoint's frames.
     loggers = make(tmp_path, {"frames": 4096, "state": state}, wandb_mode="offline")
     for frames in (2048, 4096, 6144):
         loggers.log({"train/kl": 0.5}, frames)
@@ -308,4 +326,4 @@ def test_an_offline_run_holds_all_that_is_sent_later(
     wandb.teardown()
     (second,) = set(tmp_path.glob("wandb/offline-run-*/*.wandb")) - {file}
     assert second.name == file.name
-    assert [row["frames"] for row in offline.rows(second)] == [6144.0]
+    assert [row["frames"] for row in offline.rows(second)] == [4096.0, 6144.0]

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from rl_twoclocks.collect.source import SyncSource
 from rl_twoclocks.envs import BatchedEnv, WorkerError
+from rl_twoclocks.evaluate import evaluate
 from rl_twoclocks.worlds.gazebo import (
     Gazebo,
     GazeboMissing,
@@ -164,6 +166,26 @@ def test_a_dead_server_truncates_and_the_next_reset_has_a_new_one(make: Worlds) 
     assert not world.died.any()
     world.step(np.zeros((3, 1)))
     assert world.states[1].iterations == 10
+
+
+def test_an_episode_whose_server_died_in_evaluation_is_run_anew(make: Worlds) -> None:
+    world = make(2)
+    env = BatchedEnv(world, [1, 2])
+    calls = 0
+
+    def act(observation: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        action = observation.new_zeros(2, 1)
+        action[1] = DIE if calls == 3 else 0.0
+        return action
+
+    with pytest.warns(UserWarning, match="simulator died"):
+        result = evaluate(act, env, 4, [1, 2])
+    assert result is not None
+    # Whole ones only: 20 decisions each.
+    assert result.lengths == [20] * 4
+    assert result.successes == [True] * 4
 
 
 def test_a_server_killed_between_two_steps_is_noticed_in_the_next(make: Worlds) -> None:

@@ -7,11 +7,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=${1:?usage: install.sh FOLDER}
+while [[ $target == ?*/ ]]; do target=${target%/}; done
 fail() { echo "error: $*" >&2; exit 1; }
 
 if [ -x "$target/usr/bin/gzserver" ]; then
   echo "Gazebo is in $target already"
   exit 0
+fi
+if [ -e "$target" ] && { [ ! -d "$target" ] || [ -n "$(ls -A "$target")" ]; }; then
+  fail "$target is there and is no Gazebo: name a folder that is empty or not there yet"
 fi
 for tool in apt-get dpkg-deb g++; do
   command -v "$tool" >/dev/null || fail "$tool is missing: Gazebo can be installed on Debian only"
@@ -26,11 +30,11 @@ mirror=${mirror%%$'\n'*}
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 [ -e "$keys" ] || fail "$keys is missing: install debian-archive-keyring"
 
-partial=$target.partial
+mkdir -p "$(dirname "$target")"
+partial=$(mktemp -d "$target.XXXXXX")
 work=$(mktemp -d)
 trap 'rm -rf "$work" "$partial"' EXIT
-rm -rf "$partial"
-mkdir -p "$partial" "$work"/lists/partial "$work"/cache/archives/partial "$work"/packages
+mkdir -p "$work"/lists/partial "$work"/cache/archives/partial "$work"/packages
 : >"$work/status"
 echo "deb [arch=amd64 signed-by=$keys] ${mirror%/} bullseye main" >"$work/sources.list"
 
@@ -51,6 +55,6 @@ for package in "$work"/packages/*.deb; do
     --exclude='./usr/share/doc*' --exclude='./usr/share/man*' --exclude='./usr/share/locale*'
 done
 [ -x "$partial/usr/bin/gzserver" ] || fail "the packages hold no gzserver"
-mkdir -p "$(dirname "$target")"
-rm -rf "$target"
-mv "$partial" "$target"
+chmod 755 "$partial"
+rmdir "$target" 2>/dev/null || true
+mv -T "$partial" "$target"

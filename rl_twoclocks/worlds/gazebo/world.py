@@ -66,8 +66,6 @@ class Gazebo(World):
         where = installation or Installation.find()
         text = file.prepared(physics_step, where.plugin())
         self.frame_skip, self.deaths = frame_skip, [0] * num_envs
-        self.died = np.zeros(num_envs, dtype=bool)
-        """Whether the newest decision found the server dead, bool [N]."""
         self.rules = [make_rules() for _ in range(num_envs)]
         self.servers: list[Server] = []
         try:
