@@ -16,10 +16,11 @@ from rl_twoclocks.record.jsonl import read_metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LINES = 4
+_LINES = 6
 """Lines of names above a panel."""
-_LETTER = 0.007
+_LETTER = 0.0085
 """Width of a letter of a name, as a share of a panel's."""
+_COLOURS = "Lines: alarms (olive watch, orange warn, red danger), orders (blue), rescues (black)"
 SEVERITY_COLOURS = {"watch": "tab:olive", "warn": "tab:orange", "danger": "tab:red"}
 
 
@@ -54,19 +55,16 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
     panels = (
         ("gradient norm", {"grad_norm/total": "all layers", "diag/grad_norm_max": "largest layer"}),
         ("KL, nats", {"diag/kl_behaviour": "behaviour || current", "train/kl": "to proximal"}),
-        ("clock ratio", {"clock/ratio": "configured", "clock/ratio_measured": "measured"}),
+        ("clock ratio", {"clock/ratio": "in force", "clock/ratio_measured": "measured"}),
         ("staleness, versions", {"clock/staleness_mean": "mean", "clock/staleness_max": "max"}),
         ("return", {"rollout/return_mean": "training", "eval/return_mean": "evaluation"}),
     )
     figure, axes = _figure(len(panels))
-    axes[0].set_title(
-        "Lines: alarms (olive watch, orange warn, red danger), orders (blue), rescues (black)",
-        fontsize=8,
-        pad=46,
-    )
     for number, (axis, (label, names)) in enumerate(zip(axes, panels, strict=True)):
         for name, caption in names.items():
             x, y = _series(rows, name)
+            if not x.size:
+                continue
             marker = "o" if name.startswith("eval/") else None
             axis.plot(x, y, label=caption, linewidth=1.2, marker=marker, markersize=3)
         axis.set_ylabel(label)
@@ -74,8 +72,11 @@ def _clocks(rows: list[dict], events: list[dict], path: Path) -> Path:
             # From a healthy 0.01 to a collapse it spans many powers of ten.
             axis.set_yscale("log", nonpositive="mask")
             axis.set_ylim(1e-4, max(1.0, min(axis.get_ylim()[1], 1e3)))
-        axis.legend(loc="upper right", fontsize=7, frameon=False)
-        _mark(axis, events, names=number == 0)
+        if axis.lines:
+            axis.legend(loc="upper right", fontsize=7, frameon=False)
+        lines = _mark(axis, events, names=number == 0)
+        if number == 0:
+            _title(axis, _COLOURS, lines)
     return _save(figure, axes, path)
 
 
@@ -117,7 +118,6 @@ def _variance(
 ) -> Path:
     frames, values = returns
     figure, axes = _figure(2)
-    axes[0].set_title("Does the return vary from rollout to rollout as it should?", fontsize=9)
     axes[0].plot(frames, values, linewidth=1)
     axes[0].set_ylabel("return by rollout")
     found = profile_and_level(values, float(values[0]), limits)
@@ -129,8 +129,8 @@ def _variance(
         axes[1].set_yscale("log")
         axes[1].legend(fontsize=7, frameon=False)
     axes[1].set_ylabel("variance / squared gain")
-    for number, axis in enumerate(axes):
-        _mark(axis, events, names=number == 0)
+    lines = [_mark(axis, events, names=number == 0) for number, axis in enumerate(axes)]
+    _title(axes[0], "Does the return vary from rollout to rollout as it should?", lines[0])
     return _save(figure, axes, path)
 
 
@@ -149,13 +149,19 @@ def _save(figure: Any, axes: Any, path: Path) -> Path:
     return path
 
 
-def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
+def _title(axis: Any, text: str, lines: int) -> None:
+    """A title above so many lines of names."""
+    axis.set_title(text, fontsize=8, pad=8 + 12 * lines)
+
+
+def _mark(axis: Any, events: list[dict], names: bool = False) -> int:
     """Vertical lines: alarms by severity, given orders in blue, rescues in black.
 
-    With `names` the first line of each alarm from warn on, order and rescue says what it is, above.
+    With `names` the first line of each order and rescue, and of each alarm from warn on by severity,
+    says what it is, above. Returns how many lines the names take.
     """
     axis.grid(alpha=0.25)
-    named: dict[str, tuple[float, str]] = {}
+    named: dict[tuple[str, str], float] = {}
     for event in events:
         colour = SEVERITY_COLOURS.get(event.get("severity", ""), "tab:blue")
         if event["kind"] == "order" and not event["given"]:
@@ -165,13 +171,14 @@ def _mark(axis: Any, events: list[dict], names: bool = False) -> None:
         axis.axvline(event["frames"], color=colour, alpha=0.5, linewidth=0.8)
         # Not of what is only to be watched: the text must stay readable.
         if names and event.get("severity", "danger") != "watch":
-            named.setdefault(event["name"], (event["frames"], colour))
+            named.setdefault((event["name"], colour), event["frames"])
     low, high = axis.get_xlim()
     letter = _LETTER * (high - low)
-    lines = place_names([(start, letter * (len(n) + 1)) for n, (start, _) in named.items()])
-    for line, (name, (start, colour)) in zip(lines, named.items(), strict=True):
+    lines = place_names([(start, letter * (len(n) + 1)) for (n, _), start in named.items()])
+    for line, ((name, colour), start) in zip(lines, named.items(), strict=True):
         place = (start, 1.02 + 0.12 * line)
         axis.annotate(name, place, xycoords=("data", "axes fraction"), fontsize=6, color=colour)
+    return max(lines, default=-1) + 1
 
 
 def place_names(names: Sequence[tuple[float, float]]) -> list[int]:
