@@ -30,6 +30,8 @@ from rl_twoclocks.record.events import read_events
 
 EVALUATIONS = 20
 """Evaluations of a healthy run, from which collapses are told; other arms have them as often."""
+FIRST_SEED = 501
+"""Nothing was tuned on this seed or the ones after it."""
 COLUMNS = ("arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms")
 """Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
 
@@ -61,11 +63,6 @@ class Run:
     """Its budget, agent decisions."""
     diverged: bool = False
     """Whether it ended because a number was not finite: counts as a random policy, and as fallen."""
-
-    @property
-    def alarm(self) -> int | None:
-        """Round of the first alarm."""
-        return min(self.alarms.values(), default=None)
 
 
 def names() -> list[str]:
@@ -149,7 +146,7 @@ def run(
     for arm in arms or ():
         if arm not in every:
             raise ConfigError(f"arms={arm}: {_nearest(arm, every)}")
-    seeds = range(1, scenario.budgets[budget].seeds + 1)
+    seeds = range(FIRST_SEED, FIRST_SEED + scenario.budgets[budget].seeds)
     todo = [(arm, seed) for seed in seeds for arm in every if arms is None or arm in arms]
     commands = {job: words_of(scenario, budget, *job) for job in todo}
     for arm in dict.fromkeys(arm for arm, _ in todo):

@@ -10,8 +10,8 @@ Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some 
 shares of runs, Wilson's.
 
 A collapse is three evaluations in a row below half of the best score (`diagnostics.cliff`), or a number
-that is not finite; the lead is the number of rounds from a faulty run's first alarm of at least warn to
-its collapse.
+that is not finite; the lead is the number of rounds from a faulty run's first alarm of at least warn,
+among those that no healthy run raised, to its collapse.
 
 A further claim, that one arm lies lower than another, *holds* if their intervals lie apart that way
 round, does *not hold* if they lie apart the other way round, and is *not shown* where they overlap. Of
@@ -84,18 +84,23 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     collapses = {arm: sum(r.collapse is not None for r in found) for arm, found in by_arm.items()}
     seeds = min(len(by_arm[arm]) for arm in scenario.arms)
     verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
-    led = leads(by_arm["fault"])
+    led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, by_arm, seeds)
     claims = [tell(scenario, claim, by_arm) for claim in scenario.claims]
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
 
 
-def leads(runs: Sequence[Run]) -> list[int]:
-    """Rounds from the first alarm to the collapse, of the runs that have both."""
-    # An alarm that comes after the fall leads nothing.
-    pairs = [(r.alarm, r.collapse) for r in runs if r.alarm is not None and r.collapse is not None]
-    return [collapse - alarm for alarm, collapse in pairs if alarm <= collapse]
+def leads(runs: Sequence[Run], healthy: Sequence[Run]) -> list[int]:
+    """Rounds from the first alarm that no healthy run raised to the collapse, of the runs with both."""
+    usual = {name for run in healthy for name in run.alarms}
+    found = []
+    for run in runs:
+        alarm = min((n for name, n in run.alarms.items() if name not in usual), default=None)
+        # An alarm that comes after the fall leads nothing.
+        if alarm is not None and run.collapse is not None and alarm <= run.collapse:
+            found.append(run.collapse - alarm)
+    return found
 
 
 def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> dict[str, Estimate]:
@@ -228,11 +233,11 @@ def _sentence(
     if not fallen:
         return text
     text += f" {fallen} of the fault's runs collapsed"
-    if led := leads(by_arm["fault"]):
-        # Whether an alarm says something shows beside what healthy runs raise.
-        alarmed = sum(r.alarm is not None for r in by_arm["healthy"])
-        text += f", {len(led)} of them after an alarm, {statistics.median(led):.0f} rounds (median)"
-        text += f"; {alarmed} of {len(by_arm['healthy'])} healthy runs raised one too"
+    if led := leads(by_arm["fault"], by_arm["healthy"]):
+        text += (
+            f", {len(led)} of them {statistics.median(led):.0f} rounds (median) after an alarm that"
+        )
+        text += " no healthy run raised"
     return text + "."
 
 

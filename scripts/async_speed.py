@@ -6,10 +6,10 @@ Protocol, written down before the runs: HalfCheetah-v5, `clocks=classic`, 8 envi
 no records but metrics.jsonl. Contenders, each a run of its own, in turns within every repeat: `sync-1`
 (one thread, the baseline), `sync-2` (two threads), `processes` (one process per environment),
 `envpool-2` (envpool on two threads) and `async` (one worker). Measured: frames per second from the end
-of the warm-up to the end of the run. The bound is what perfect overlap of the baseline would give:
-frames a round over max(collect, update) seconds. Figures are medians over repeats of ratios within a
-repeat: `async.of_bound` (async over the bound; mark 0.85) and `async.vs_best_sync` (async over the
-fastest synchronous contender of the repeat; mark above 1).
+of the warm-up to the end of the run. The bound is the baseline's frames per second times (collect +
+update) / max(collect, update), its seconds per round: what perfect overlap would give. Figures are
+medians over repeats of ratios within a repeat: `async.of_bound` (async over the bound; mark 0.85) and
+`async.vs_best_sync` (async over the fastest synchronous contender of the repeat; mark above 1).
 """
 
 from __future__ import annotations
@@ -74,21 +74,28 @@ def main() -> int:
     parser.add_argument("--warmup", type=int, default=15)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    rows = []
+    rows: list[dict] = []
     for repeat in range(1, args.repeats + 1):
         for name, extra in CONTENDERS.items():
             found = measure(extra, args.rounds, args.warmup)
             rows.append({"contender": name, "repeat": repeat} | found)
+            _write(args, rows)
             print(f"{repeat} {name}: {found['fps']:,.0f} frames/s", flush=True)
+    print(f"wrote {args.out}")
+    return 0
+
+
+def _write(args: argparse.Namespace, rows: list[dict]) -> None:
+    """Write what there is so far: a sitting may end at any time."""
     command = f"python scripts/async_speed.py --repeats {args.repeats} --rounds {args.rounds}"
-    with open(args.out, "w", newline="") as file:
+    partial = args.out.with_name(f".partial-{args.out.name}")
+    with open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0], "command"], lineterminator="\n")
         writer.writeheader()
         for row in rows:
             shown = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
             writer.writerow(shown | {"command": command})
-    print(f"wrote {args.out}")
-    return 0
+    partial.replace(args.out)
 
 
 if __name__ == "__main__":

@@ -322,7 +322,9 @@ def run_ours(overrides: list[str], rounds: int, warmup: int) -> Row:
     import rl_twoclocks
 
     # compile=true: left at auto, a run this short may judge that compiling does not pay.
+    # A governor might drop passes: the work is to be equal.
     base = ["task=halfcheetah", "device=cpu", "compile=true", "logger=jsonl", "eval=off"]
+    base += ["interventions=observe"]
     base.append(f"total_frames={(rounds + warmup) * FRAMES_PER_BATCH}")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         run_dir = Path(folder) / "run"

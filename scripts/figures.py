@@ -268,7 +268,7 @@ def lag_figures(rows: Rows) -> dict[str, Figure]:
                 float(interquartile_mean(found)), *bootstrap_interval(found), len(found),
                 "score (1: best objective at lag 0)", command,
             )  # fmt: skip
-    most = max(float(row["total_variation"]) for row in rows)
+    most = float(np.nanmax([float(row["total_variation"]) for row in rows]))
     command = LAG_COMMAND.format("screen")
     figures["lag.max_tv"] = count(most, len(rows), "total variation", command)
     return figures
@@ -409,7 +409,7 @@ def lab_figures(name: str, path: Path) -> dict[str, Figure]:
         for arm, score in verdict.scores_of(scene, by_arm).items()
         if arm != "healthy"
     }
-    if leads := verdict.leads(by_arm.get("fault", [])):
+    if leads := verdict.leads(by_arm.get("fault", []), by_arm.get("healthy", [])):
         middle = statistics.median(leads)
         figures[f"lab.{name}.lead"] = figure(
             middle, min(leads), max(leads), len(leads), "rounds from alarm to collapse", command

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import math
 import statistics
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ import numpy as np
 import rows as kept
 import yaml
 from figures import RANDOM_RETURNS, lag_scores
-from training import train_all
+from training import outcome, over, told, train_all
 
 from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.record import read_metrics
@@ -49,7 +49,7 @@ OUT = ROOT / "docs" / "benchmarks"
 PRESETS = ["clipped", "decoupled", "geppo", "vtrace", "vaco", "centred", "spo", "twoclocks"]
 OBJECTIVES = {name: [f"algo={name}"] for name in PRESETS} | {
     "align": ["algo=clipped", "algo.advantage=vtrace"],
-    "filter": ["algo=vaco", "algo.advantage=gae"],
+    "filter": ["algo=vaco", "algo.advantage=gae", "algo.advantage_refresh=pass"],
     "ess": ["algo=clipped", "algo.ess_base=1.0"],
 }
 FRAMES = {"cartpole": 150_000, "acrobot": 150_000, "halfcheetah": 300_000, "hopper": 300_000}
@@ -97,23 +97,19 @@ def run(args: argparse.Namespace) -> int:
 def collect(args: argparse.Namespace) -> int:
     """Write every finished run into lag.csv, where others stay, and draw the curves."""
     rows = []
-    for place in sorted(args.runs.glob("*/*/*/seed*/")):
-        finished, error = place / "result.json", place / "error.txt"
-        diverged = error.exists() and "not finite" in error.read_text()
-        if not finished.exists() and not diverged:
-            continue
+    for place in over(args.runs, "*/*/*/seed*"):
         stage, objective = place.parts[-4], place.parts[-2].rsplit("-", 1)[0]
         config = yaml.safe_load((place / "config.yaml").read_text())
         metrics = read_metrics(place / "metrics.jsonl")
         task, lag = config["task"]["name"], config["clocks"]["lag"]
-        found = RANDOM_RETURNS[task]
-        if finished.exists():
-            found = json.loads(finished.read_text())["return_mean"]
+        found = outcome(place, RANDOM_RETURNS[task])
+        assert found is not None
         # The first rounds after the queue has filled are less old than what is examined.
         steady = metrics[lag:] or metrics
 
         def mean(name: str, rows: list[dict] = steady) -> float:
-            return statistics.fmean(row[name] for row in rows if row.get(name) is not None)
+            values = [row[name] for row in rows if row.get(name) is not None]
+            return statistics.fmean(values) if values else math.nan
 
         rows.append(
             {
@@ -124,11 +120,11 @@ def collect(args: argparse.Namespace) -> int:
                 "seed": config["seed"],
                 "frames": config["total_frames"],
                 "return_mean": round(found, 2),
-                "ended": "finished" if finished.exists() else "diverged",
+                "ended": "finished" if (place / "result.json").exists() else "diverged",
                 "staleness": round(mean("clock/staleness_mean"), 3),
                 "total_variation": round(mean("diag/total_variation"), 5),
                 "ess": round(mean("train/ess"), 4),
-                "command": " ".join(command(task, objective, lag, config["seed"])),
+                "command": told(place),
             }
         )
     if not rows:

@@ -1,6 +1,6 @@
 """Size of the report: build the page about one run and about twenty, and count its bytes.
 
-    python scripts/report_size.py runs/learning/*/classic/seed*
+    python scripts/report_size.py runs/learning/*-classic/seed??/
 
 Writes docs/benchmarks/report.csv. Of fewer than twenty runs some are shown several times, under names of
 their own; use runs of 1M frames.

@@ -1,16 +1,23 @@
-"""Train by the command itself, from scripts: one run, or many at a time; what is finished stays."""
+"""Train by the command itself, from scripts: one run, or many at a time; what is over stays.
+
+A run is over if it has finished, or if it diverged: a loss that is not finite is a result too, and the
+same command would come to it again. `<place>.txt` holds the command of a run, `<place>.diverged` says
+that it diverged.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rl_twoclocks.cli import NOT_FINITE
 from rl_twoclocks.configure import assign
 
-QUIET = ["logger.display=none", "diagnostics.pictures=false", "compile=true"]
+QUIET = ["logger.display=none", "diagnostics.pictures=false"]
 """What changes no number."""
 
 
@@ -30,17 +37,43 @@ def claim(command: Sequence[str], place: Path) -> None:
 def train(command: Sequence[str], place: Path) -> int:
     """Run a `python -m rl_twoclocks.train ...` command into a directory; return its exit code.
 
-    A finished run is left as it is, and one that was broken off goes on. Output is appended to
+    A run that is over is left as it is, and one that was broken off goes on. Output is appended to
     `<place>.log`.
     """
     claim(command, place)
-    if (place / "result.json").exists():
+    if (place / "result.json").exists() or _diverged(place).exists():
         return 0
     words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
     with open(place.parent / f"{place.name}.log", "a") as log:
         code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
     print(f"{place.parent.name} {place.name}: exit {code}", flush=True)
+    if code == NOT_FINITE:
+        _diverged(place).touch()
+        return 0
     return code
+
+
+def outcome(place: Path, random_return: float) -> float | None:
+    """Return of a run that is over: what it finished with, or a random policy's if it diverged."""
+    if _diverged(place).exists():
+        return random_return
+    result = place / "result.json"
+    return float(json.loads(result.read_text())["return_mean"]) if result.exists() else None
+
+
+def over(runs: Path, pattern: str) -> list[Path]:
+    """Run directories below `runs` that match and are over, in order."""
+    places = [p for p in sorted(runs.glob(pattern)) if p.is_dir()]
+    return [p for p in places if outcome(p, 0.0) is not None]
+
+
+def told(place: Path) -> str:
+    """The command that a run was made with, as it was written down then."""
+    return (place.parent / f"{place.name}.txt").read_text().strip()
+
+
+def _diverged(place: Path) -> Path:
+    return place.parent / f"{place.name}.diverged"
 
 
 def train_all(jobs: Sequence[tuple[Sequence[str], Path]], at_a_time: int) -> int:

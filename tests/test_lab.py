@@ -252,8 +252,10 @@ def test_the_sentence_says_how_many_falls_had_an_alarm_before() -> None:
     runs["healthy"][0] = Run("healthy", 0, 100.0, alarms={"critic_jump": 3})
     found = [run for arm in runs.values() for run in arm]
     text = verdict.conclude(of_maze(), "it", "short", found).text
-    assert "6 of the fault's runs collapsed, 2 of them after an alarm, 30 rounds (median)" in text
-    assert "1 of 6 healthy runs raised one too" in text
+    assert (
+        "6 of the fault's runs collapsed, 2 of them 30 rounds (median) after an alarm that no"
+        in text
+    )
 
 
 def test_falls_and_crashes_are_compared_too() -> None:
@@ -299,7 +301,16 @@ def test_results_can_be_read_back(tmp_path: Path) -> None:
     ]
     scenario.write_results(found, "short", runs, tmp_path / "results.csv")
     assert scenario.read_results(found, tmp_path / "results.csv") == runs
-    assert runs[0].alarm == 1 and verdict.leads(runs) == [1]
+
+
+def test_a_lead_counts_from_alarms_that_healthy_runs_do_not_raise() -> None:
+    fallen = Run("fault", 1, 0.0, 4096, 9, {"critic_jump": 1, "policy_kl": 4, "reward_cliff": 8})
+    healthy = [Run("healthy", 1, 500.0, alarms={"critic_jump": 2}), Run("healthy", 2, 500.0)]
+    assert verdict.leads([fallen], []) == [8]
+    assert verdict.leads([fallen], healthy) == [5]
+    late = Run("fault", 2, 0.0, 4096, 3, {"policy_kl": 4})
+    stood = Run("fault", 3, 500.0, alarms={"policy_kl": 4})
+    assert verdict.leads([late, stood], healthy) == []
 
 
 class Balanced(HTMLParser):
@@ -347,7 +358,7 @@ def test_runs_are_made_once_and_written_down(
     with open(tmp_path / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(r["arm"], r["seed"]) for r in rows] == [
-        (arm, "1") for arm in ("healthy", "fault", "cure")
+        (arm, "501") for arm in ("healthy", "fault", "cure")
     ]
     # The same arm, seed and command give the same run.
     assert rows[0]["value"] == rows[2]["value"]
@@ -368,7 +379,7 @@ def test_runs_that_fail_are_named(tmp_path: Path) -> None:
     broken = found.model_copy(
         update={"arms": found.arms | {"fault": ["task.env_id=twoclocks-test/Raising-v0"]}}
     )
-    assert scenario.run(broken, "smoke", tmp_path, jobs=2) == ["fault/seed1"]
+    assert scenario.run(broken, "smoke", tmp_path, jobs=2) == ["fault/seed501"]
     with pytest.raises(ConfigError, match="no finished run of fault"):
         verdict.conclude(broken, "broken", "smoke", scenario.read(broken, tmp_path))
 
