@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -340,3 +341,15 @@ def test_without_gazebo_the_message_says_how_to_get_it(
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(GazeboMissing, match=f"no Gazebo in {tmp_path}.*make gazebo.*{VARIABLE}"):
         Installation.find()
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_installer_empties_no_folder(tmp_path: Path, slash: str) -> None:
+    mine = tmp_path / "tools"
+    mine.mkdir()
+    (mine / "file").write_text("mine")
+    script = Path(server_module.__file__).parent / "install.sh"
+    done = subprocess.run(["bash", script, f"{mine}{slash}"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "tools is there and is no Gazebo" in done.stderr
+    assert [p.name for p in tmp_path.rglob("*")] == ["tools", "file"]
