@@ -10,6 +10,8 @@ import torch
 
 from rl_twoclocks import compose, state
 from rl_twoclocks.build import build
+from rl_twoclocks.collect.source import SyncSource
+from rl_twoclocks.envs import WorkerError
 from rl_twoclocks.learner import Learner
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.safety import settle
@@ -249,3 +251,27 @@ def test_interventions_off_is_plain_training_where_none_acts(tmp_path: Path) -> 
     one = trained(tmp_path / "on", "task=cartpole", "interventions=guard")
     other = trained(tmp_path / "off", "task=cartpole", "interventions=off", "diagnostics=off")
     assert torch.equal(one[1], other[1])
+
+
+def test_a_simulator_lost_in_mid_round_saves_no_simulator_of_mid_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is saved then is the last round's end, and the simulators have gone on since."""
+    rollouts, collect = iter(range(10)), SyncSource.next
+
+    def fails(self: SyncSource, *args: Any) -> Any:
+        found = collect(self, *args)
+        if next(rollouts) == 2:
+            raise WorkerError("the simulator is gone")
+        return found
+
+    rare = ["task=cartpole", "checkpoint.every_frames=1000000"]
+    with monkeypatch.context() as patched:
+        patched.setattr(SyncSource, "next", fails)
+        with pytest.raises(WorkerError, match="is gone"):
+            run(tmp_path, *rare, rounds=4)
+    saved = newest(tmp_path)
+    assert saved["environments"] is None
+    assert saved["clocks"]["frames"] == 2 * ROUND
+    assert run(tmp_path, *rare, rounds=4).rounds == 4
+    assert len(rows(tmp_path)) == 4
