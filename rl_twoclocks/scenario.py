@@ -164,7 +164,7 @@ def run(
     def one(job: tuple[str, int]) -> str | None:
         arm, seed = job
         directory = place / arm / f"seed{seed}"
-        if (directory / "result.json").exists() or _diverged(directory).exists():
+        if is_over(directory):
             return None
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.with_suffix(".txt").write_text(" ".join(commands[job]) + "\n")
@@ -173,7 +173,7 @@ def run(
         with open(directory.parent / f"seed{seed}.log", "a") as log:
             code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
         if code == NOT_FINITE:
-            _diverged(directory).touch()
+            diverged_file(directory).touch()
         said = {0: "done", NOT_FINITE: "diverged"}.get(code, f"exit code {code}")
         print(f"{arm} seed {seed}: {said}", flush=True)
         return None if code in (0, NOT_FINITE) else f"{arm}/seed{seed}"
@@ -182,9 +182,14 @@ def run(
         return [name for name in pool.map(one, todo) if name is not None]
 
 
-def _diverged(directory: Path) -> Path:
-    """The file that says so of a run."""
+def diverged_file(directory: Path) -> Path:
+    """The file that says of a run that it diverged."""
     return directory.with_suffix(".diverged")
+
+
+def is_over(directory: Path) -> bool:
+    """Whether a run has finished, or diverged: the same command would come to that again."""
+    return (directory / "result.json").exists() or diverged_file(directory).exists()
 
 
 def lacking(config: Config) -> str:
@@ -211,12 +216,12 @@ def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
         _read(scenario, arm, path.with_suffix(""))
         for arm in every_arm(scenario)
         for path in sorted(place.glob(f"{arm}/seed*.txt"))
-        if (path.with_suffix("") / "result.json").exists() or path.with_suffix(".diverged").exists()
+        if is_over(path.with_suffix(""))
     ]
 
 
 def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
-    rows, diverged = read_metrics(directory / "metrics.jsonl"), _diverged(directory).exists()
+    rows, diverged = read_metrics(directory / "metrics.jsonl"), diverged_file(directory).exists()
     command = directory.with_suffix(".txt").read_text().strip()
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]

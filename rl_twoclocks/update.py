@@ -263,7 +263,7 @@ class Update:
     def _clipped_gradient(self, *minibatch: Tensor) -> tuple[Tensor, Tensor]:
         theta = self.seen
 
-        def loss_of(vector: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def loss_of(vector: Tensor) -> Loss:
             return self.loss(self.flat.named(vector), *minibatch)
 
         grad, (loss, aux) = self._differentiate(loss_of, theta)

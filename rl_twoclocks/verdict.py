@@ -234,10 +234,8 @@ def _sentence(
         return text
     text += f" {fallen} of the fault's runs collapsed"
     if led := leads(by_arm["fault"], by_arm["healthy"]):
-        text += (
-            f", {len(led)} of them {statistics.median(led):.0f} rounds (median) after an alarm that"
-        )
-        text += " no healthy run raised"
+        text += f", {len(led)} of them {statistics.median(led):.0f} rounds (median)"
+        text += " after an alarm that no healthy run raised"
     return text + "."
 
 

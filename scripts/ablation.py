@@ -82,7 +82,7 @@ def collect(args: argparse.Namespace) -> int:
                 "task": task,
                 "arm": arm,
                 "seed": int(seed),
-                "return_mean": round(outcome(place, RANDOM_RETURNS[task]) or 0.0, 2),
+                "return_mean": round(outcome(place, RANDOM_RETURNS[task]), 2),
                 "command": told(place),
             }
         )

@@ -15,12 +15,13 @@ medians over repeats of ratios within a repeat: `async.of_bound` (async over the
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import rows as kept
 
 from rl_twoclocks.record import read_metrics
 
@@ -88,14 +89,10 @@ def main() -> int:
 def _write(args: argparse.Namespace, rows: list[dict]) -> None:
     """Write what there is so far: a sitting may end at any time."""
     command = f"python scripts/async_speed.py --repeats {args.repeats} --rounds {args.rounds}"
-    partial = args.out.with_name(f".partial-{args.out.name}")
-    with open(partial, "w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], "command"], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            shown = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
-            writer.writerow(shown | {"command": command})
-    partial.replace(args.out)
+    shown = [
+        {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in rows
+    ]
+    kept.write(args.out, [row | {"command": command} for row in shown])
 
 
 if __name__ == "__main__":

@@ -231,7 +231,6 @@ RANDOM_RETURNS = {
     "humanoid": 120.0, "reacher": -43.0, "pusher": -150.0, "inverted_pendulum": 6.0,
     "inverted_double_pendulum": 60.0, "cartpole": 22.0, "acrobot": -500.0, "pendulum": -1250.0,
 }  # fmt: skip
-"""Returns of a random policy, the zero of scores."""
 """Returns of a random policy, the zero of normalised scores."""
 LAG_COMMAND = "python scripts/lag.py run --stage {}; python scripts/lag.py collect"
 

@@ -103,7 +103,6 @@ def collect(args: argparse.Namespace) -> int:
         metrics = read_metrics(place / "metrics.jsonl")
         task, lag = config["task"]["name"], config["clocks"]["lag"]
         found = outcome(place, RANDOM_RETURNS[task])
-        assert found is not None
         # The first rounds after the queue has filled are less old than what is examined.
         steady = metrics[lag:] or metrics
 

@@ -48,11 +48,20 @@ def _merged(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[di
         return [(float(w), "") if w.lstrip("-").isdigit() else (0.0, w) for w in words]
 
     merged = sorted([*kept, *rows], key=order)
-    names = dict.fromkeys(name for row in [*rows, *kept] for name in row)
+    write(path, merged, [*rows, *kept])
+    return merged
+
+
+def write(path: Path, rows: Sequence[dict], columns_of: Sequence[dict] | None = None) -> None:
+    """Write a CSV so that it is there whole or not at all, with all columns of the rows.
+
+    Args:
+        columns_of: rows that name the columns in order; by default those that are written.
+    """
+    names = dict.fromkeys(name for row in columns_of or rows for name in row)
     partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     with open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, list(names), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(merged)
+        writer.writerows(rows)
     os.replace(partial, path)
-    return merged

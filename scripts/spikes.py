@@ -111,7 +111,7 @@ def collect(args: argparse.Namespace) -> int:
                 "waiting": round(statistics.fmean(waiting), 2) if waiting else "",
                 "rounds": len(metrics),
                 "dropped": int(metrics[-1].get("clock/dropped_frames", 0)),
-                "return_mean": round(outcome(place, RANDOM_RETURNS["hopper"]) or 0.0, 1),
+                "return_mean": round(outcome(place, RANDOM_RETURNS["hopper"]), 1),
                 "command": told(place),
             }
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rl_twoclocks.cli import NOT_FINITE
 from rl_twoclocks.configure import assign
+from rl_twoclocks.scenario import diverged_file, is_over
 
 QUIET = ["logger.display=none", "diagnostics.pictures=false"]
 """What changes no number."""
@@ -41,39 +42,35 @@ def train(command: Sequence[str], place: Path) -> int:
     `<place>.log`.
     """
     claim(command, place)
-    if (place / "result.json").exists() or _diverged(place).exists():
+    if is_over(place):
         return 0
     words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
     with open(place.parent / f"{place.name}.log", "a") as log:
         code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
     print(f"{place.parent.name} {place.name}: exit {code}", flush=True)
     if code == NOT_FINITE:
-        _diverged(place).touch()
+        diverged_file(place).touch()
         return 0
     return code
 
 
 def outcome(place: Path, random_return: float) -> float | None:
     """Return of a run that is over: what it finished with, or a random policy's if it diverged."""
-    if _diverged(place).exists():
+    if not is_over(place):
+        return None
+    if diverged_file(place).exists():
         return random_return
-    result = place / "result.json"
-    return float(json.loads(result.read_text())["return_mean"]) if result.exists() else None
+    return float(json.loads((place / "result.json").read_text())["return_mean"])
 
 
 def over(runs: Path, pattern: str) -> list[Path]:
     """Run directories below `runs` that match and are over, in order."""
-    places = [p for p in sorted(runs.glob(pattern)) if p.is_dir()]
-    return [p for p in places if outcome(p, 0.0) is not None]
+    return [p for p in sorted(runs.glob(pattern)) if p.is_dir() and is_over(p)]
 
 
 def told(place: Path) -> str:
     """The command that a run was made with, as it was written down then."""
     return (place.parent / f"{place.name}.txt").read_text().strip()
-
-
-def _diverged(place: Path) -> Path:
-    return place.parent / f"{place.name}.diverged"
 
 
 def train_all(jobs: Sequence[tuple[Sequence[str], Path]], at_a_time: int) -> int:

@@ -73,13 +73,9 @@ def kl_alarm(history: History, limits: Limits) -> Alarm | None:
     a sum over dimensions, and data of several versions holds several rounds' moves.
     """
     size = action_dims(history) * versions_spanned(history)
-    worst = limits.kl_danger * size
-    if history.all_beyond("diag/kl_behaviour", AT_ONCE * worst, 1):
-        found: tuple[Severity, float] | None = ("danger", worst)
-    else:
-        found = _worst(
-            history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
-        )
+    found = _worst(
+        history, "diag/kl_behaviour", size, limits.kl_watch, limits.kl_warn, limits.kl_danger
+    )
     if found is None:
         return None
     severity, level = found
@@ -117,12 +113,17 @@ def versions_spanned(history: History) -> float:
 def _worst(
     history: History, name: str, size: float, watch: float, warn: float, danger: float
 ) -> tuple[Severity, float] | None:
-    """The worst severity whose level x `size` the last two rounds were beyond, and that level."""
+    """The worst severity whose level x `size` the last two rounds were beyond, and that level.
+
+    Far beyond the level of danger (`AT_ONCE`) one round is enough.
+    """
     levels: tuple[tuple[Severity, float], ...] = (
         ("danger", danger * size),
         ("warn", warn * size),
         ("watch", watch * size),
     )
+    if history.all_beyond(name, AT_ONCE * danger * size, 1):
+        return levels[0]
     for severity, level in levels:
         if history.all_beyond(name, level, 2):
             return severity, level
