@@ -3,7 +3,8 @@
     python scripts/learning.py run --tasks halfcheetah hopper --seeds 1 2 3 4 5 --clocks classic
     python scripts/learning.py collect
 
-`run` trains `--jobs` at a time, one thread each; finished runs are skipped and broken-off ones go on.
+`run` trains `--jobs` at a time, one thread each; finished runs are skipped and broken-off ones go on. A
+run that diverged counts with the return of a random policy.
 `collect` reads every run below `--runs` into docs/benchmarks/returns.csv (one row per seed: the last
 evaluation of the run, deterministic, on seeds of its own) and docs/benchmarks/curves.csv, where rows
 of other runs stay, and draws one picture per task. healthy.csv counts what diagnostics and governor did
@@ -15,14 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rows as kept
+import training
 import yaml
-from training import claim
+from figures import RANDOM_RETURNS
 
 from rl_twoclocks.record import read_metrics
 
@@ -44,55 +44,46 @@ def run(args: argparse.Namespace) -> int:
     """Train everything asked for; return how many runs failed."""
     # By seed first: every task has one seed done before any has two.
     jobs = [
-        (task, command(task, args.clocks, seed, args.frames, args.overrides), seed)
+        (
+            command(task, args.clocks, seed, args.frames, args.overrides),
+            args.runs / f"{task}-{args.clocks}{args.label}" / f"seed{seed}",
+        )
         for seed in args.seeds
         for task in args.tasks
     ]
-
-    def one(job: tuple[str, list[str], int]) -> int:
-        task, words, seed = job
-        place = args.runs / f"{task}-{args.clocks}{args.label}" / f"seed{seed}"
-        claim(words, place)
-        words = [sys.executable, *words[1:], f"run_dir={place}", "logger.display=plain"]
-        with open(place.parent / f"seed{seed}.log", "a") as log:
-            code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-        print(f"{task} seed {seed}: exit {code}", flush=True)
-        return code
-
-    with ThreadPoolExecutor(args.jobs) as pool:
-        return sum(code != 0 for code in pool.map(one, jobs))
+    return training.train_all(jobs, args.jobs)
 
 
 def collect(args: argparse.Namespace) -> int:
     """Write the CSVs and pictures from all finished runs."""
     returns, curves, healthy = [], [], []
-    for path in sorted(args.runs.glob("*/seed*/result.json")):
-        result = json.loads(path.read_text())
-        config = yaml.safe_load((path.parent / "config.yaml").read_text())
-        rows = read_metrics(path.parent / "metrics.jsonl")
+    for place in training.over(args.runs, "*/seed*"):
+        config = yaml.safe_load((place / "config.yaml").read_text())
+        rows = read_metrics(place / "metrics.jsonl")
         task, seed = config["task"]["name"], config["seed"]
-        label = path.parent.parent.name.removeprefix(f"{task}-")
+        label = place.parent.name.removeprefix(f"{task}-")
         frames = config["total_frames"]
-        claimed = path.parent.with_suffix(".txt")
+        file = place / "result.json"
+        result = json.loads(file.read_text()) if file.exists() else None
         returns.append(
             {
                 "task": task,
                 "clocks": label,
                 "seed": seed,
                 "frames": frames,
-                "return_mean": result["return_mean"],
-                "return_std": result["return_std"],
+                "return_mean": training.outcome(place, RANDOM_RETURNS[task]),
+                "return_std": result["return_std"] if result else "",
                 "episodes": config["eval"]["episodes"],
-                "wall_seconds": round(result["wall_seconds"], 1),
-                "command": claimed.read_text().strip() if claimed.exists() else "unknown",
+                "wall_seconds": round(result["wall_seconds"], 1) if result else "",
+                "command": training.told(place),
             }
         )
         # Without a governor a run is only what a guarded one is compared with.
         governed = config["interventions"]["governor"] != "off"
-        if governed and (path.parent / "events.jsonl").exists():
+        if result and governed and (place / "events.jsonl").exists():
             healthy.append(
                 {"task": task, "clocks": label, "seed": seed, "frames": frames}
-                | _watched(path.parent, rows, result)
+                | _watched(place, rows, result)
             )
         step = max(len(rows) // POINTS, 1)
         for i, row in enumerate(rows):
