@@ -383,6 +383,18 @@ def gazebo_speed_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def worlds_speed_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the frames per second of the project's own worlds."""
+    figures = {}
+    for task in sorted({row["task"] for row in rows}):
+        mine = [row for row in rows if row["task"] == task]
+        fps = [float(row["fps"]) for row in mine]
+        figures[f"worlds.{task}_frames_per_second"] = figure(
+            statistics.median(fps), min(fps), max(fps), len(fps), "frames per second", mine
+        )
+    return figures
+
+
 def report_figures(rows: Rows) -> dict[str, Figure]:
     """Read off the sizes of the page about one run and about twenty."""
     return {
@@ -448,6 +460,7 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
     "atari_returns.csv": atari_figures,
     "worlds.csv": worlds_figures,
+    "worlds_speed.csv": worlds_speed_figures,
     "gazebo.csv": worlds_figures,
     "gazebo_speed.csv": gazebo_speed_figures,
     "report.csv": report_figures,
