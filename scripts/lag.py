@@ -13,9 +13,9 @@ interventions; evaluation is deterministic, 10 episodes, at the end of the run. 
 * Parts: each of what the presets are made of, alone, at lag 8, same seeds: V-trace advantages (`align`),
   the total-variation filter (`filter`) and the ESS-scaled step (`ess`), all clipped around the
   behaviour policy; the proximal centre alone is `decoupled`, score centring alone `centred`.
-* Final: `clipped`, `twoclocks` and the three best of the screen, at lag 0, 1, 2, 4, 8, 16 and 32, ten
-  seeds (211 to 220) on small tasks, five on MuJoCo. Best means the largest mean score over tasks and
-  lags 2, 8 and 16 of the screen.
+* Final: `clipped`, `twoclocks` and the three best others of the screen, at lag 0, 1, 2, 4, 8, 16 and 32,
+  ten seeds (211 to 220) on small tasks, five on MuJoCo. Best means the largest mean score over tasks and
+  lags 2, 8 and 16 of the screen; `python scripts/lag.py best` names them.
 * Score: (return - random) / (best - random), `best` being the interquartile mean at lag 0 of the
   objective that is best there, on the same task and stage. An objective holds at a lag if the
   interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16).
@@ -58,6 +58,9 @@ STAGES = {
     "final": ([0, 1, 2, 4, 8, 16, 32], range(211, 221)),
 }
 MUJOCO_SEEDS = 5
+MARKS = {2: 0.95, 8: 0.8, 16: 0.6}
+"""The score at which an objective holds, by lag."""
+BEST = 3
 U = 2048
 RUN = ("stage", "task", "objective", "lag", "seed")
 TABLES = "<!-- Written by scripts/lag.py collect: nothing below is typed. -->\n"
@@ -136,6 +139,50 @@ def collect(args: argparse.Namespace) -> int:
     return 0
 
 
+def best(rows: list[dict]) -> list[str]:
+    """The objectives of the final stage: `clipped`, `twoclocks` and the best others of the screen.
+
+    Raises:
+        SystemExit: the screen is not complete.
+    """
+    screen = [row for row in rows if row["stage"] == "screen"]
+    tasks = sorted({row["task"] for row in screen})
+    lags, seeds = STAGES["screen"]
+    means = {}
+    for objective in PRESETS:
+        scores: list[float] = []
+        for task, lag in itertools.product(tasks, lags):
+            found = lag_scores([row for row in screen if row["task"] == task])
+            each = found.get((objective, lag), [])
+            if len(each) < len(seeds):
+                raise SystemExit(
+                    f"the screen lacks {objective} on {task} at lag {lag}: run it first"
+                )
+            if lag:
+                scores.append(statistics.fmean(each))
+        means[objective] = statistics.fmean(scores)
+    always = ["clipped", "twoclocks"]
+    others = sorted((name for name in means if name not in always), key=lambda name: -means[name])
+    for name in sorted(means, key=lambda name: -means[name]):
+        print(f"{name:<10} {means[name]:.3f}")
+    return always + others[:BEST]
+
+
+def _holds(found: dict[tuple[str, int], list[float]]) -> str:
+    """Which objectives hold at which lags, by the rule of the first lines."""
+    parts = []
+    for objective in OBJECTIVES:
+        told = []
+        for lag, mark in MARKS.items():
+            if each := found.get((objective, lag)):
+                held = float(interquartile_mean(np.array(each))) >= mark
+                told.append(f"{lag} {'yes' if held else 'no'}")
+        if told:
+            parts.append(f"`{objective}` {', '.join(told)}")
+    marks = ", ".join(f"{mark} at lag {lag}" for lag, mark in MARKS.items())
+    return f"Holds ({marks}): {'; '.join(parts)}." if parts else ""
+
+
 def _write_tables(rows: list[dict]) -> None:
     """Put the tables of all stages and tasks into lag.md, in the place of the old ones."""
     page = OUT / "lag.md"
@@ -159,6 +206,8 @@ def _write_tables(rows: list[dict]) -> None:
             shift.append(f"lag {lag}: {statistics.fmean(each):.2f}")
         parts.append(f"\n## {task}, {stage}\n\n![{task}](lag_{stage}_{task}.png)\n\n")
         parts.append("\n".join(lines) + "\n\n")
+        if holds := _holds(found):
+            parts.append(holds + "\n\n")
         parts.append(f"Measured total variation, mean over objectives: {', '.join(shift)}.\n")
     page.write_text("".join(parts))
     print(f"wrote {page.relative_to(ROOT)}")
@@ -218,7 +267,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["run", "collect"])
+    parser.add_argument("what", choices=["run", "collect", "best"])
     parser.add_argument("--stage", choices=list(STAGES), default="screen")
     parser.add_argument("--tasks", nargs="+", choices=list(FRAMES), default=["cartpole", "acrobot"])
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=PRESETS)
@@ -226,6 +275,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "lag")
     args = parser.parse_args()
+    if args.what == "best":
+        print(" ".join(best(kept.read(OUT / "lag.csv"))))
+        return 0
     return run(args) if args.what == "run" else collect(args)
 
 
