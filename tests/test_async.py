@@ -75,6 +75,17 @@ def test_near_versions_first_wastes_nothing_where_workers_wait(workers: int, slo
     assert sorted(ages)[len(ages) // 2] == 1
 
 
+def test_near_versions_come_first_where_not_all_can_be_saved() -> None:
+    shelf: list[int] = []
+    ages = []
+    for version in range(100):
+        shelf += [max(version - 1, 0)] * (16 - len(shelf))
+        taken, too_old = choose(shelf, 1, version, 2, "near", random.Random(0))
+        ages += [version - shelf[i] for i in taken]
+        shelf = [v for i, v in enumerate(shelf) if i not in {*taken, *too_old}]
+    assert set(ages[2:]) == {1}
+
+
 def test_a_random_order_takes_every_slice_equally_often() -> None:
     stream = random.Random(0)
     first = [choose([1, 2, 3], 1, 3, None, "random", stream)[0][0] for _ in range(600)]

@@ -61,6 +61,21 @@ def test_stamps_tell_the_truth_and_a_dead_worker_is_replaced(cluster: Any, tmp_p
         parts.close()
 
 
+def test_an_actor_that_replaces_another_gets_the_noise_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
+    from unittest.mock import MagicMock
+
+    from rl_twoclocks.collect import ray_source
+
+    ray = MagicMock()
+    monkeypatch.setattr(ray_source, "ray", ray)
+    source: Any = object.__new__(ray_source.RaySource)
+    source.config, source.envs, source.steps, source.life, source.restarts = None, 2, 4, 0, 1
+    source.actors, source.pending, source.policy, source.noise = {}, {}, None, "noise"
+    source._start(0)
+    source.actors[0].set_noise.remote.assert_called_once_with("noise")
+
+
 @on_ray
 def test_a_whole_run_whose_worker_is_killed_from_outside(cluster: Any, tmp_path: Path) -> None:
     import threading

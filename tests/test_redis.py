@@ -165,12 +165,12 @@ def policy_slice(**changes: torch.Tensor) -> TensorDict:
     [
         ({"scale": torch.zeros(2, 3, 1)}, "scale is not positive"),
         ({"scale": torch.full((2, 3, 1), 1e-30)}, "no probability"),
-        ({"policy_version": torch.full((2, 3), 1)}, "too old for 5"),
+        ({"policy_version": torch.full((2, 3), 1)}, "oldest is 3"),
     ],
 )
 def test_a_stated_policy_that_cannot_be_is_refused(changes: dict, why: str) -> None:
     with pytest.raises(RefusedError, match=why):
-        unpack_slice(pack_slice(policy_slice(**changes)), policy_slice(), 5, max_staleness=2)
+        unpack_slice(pack_slice(policy_slice(**changes)), policy_slice(), 5, oldest=3)
 
 
 @pytest.mark.parametrize("action", [-1, 3])
@@ -358,8 +358,9 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @redis_server
+@pytest.mark.parametrize("at_once", [1, 200])
 def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, at_once: int
 ) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
 
@@ -370,7 +371,9 @@ def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
         queue = RedisQueue(server.url, "hostile", patience=5)
         while not done.is_set():
             if queue.find() is not None:
-                queue.push(b"nonsense", 0, 1000, "wait")
+                # Many at once: the queue never runs empty.
+                for _ in range(at_once):
+                    queue.push(b"nonsense", 0, 1000, "wait")
             time.sleep(0.05)
 
     thread = threading.Thread(target=push)

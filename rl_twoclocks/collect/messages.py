@@ -33,7 +33,7 @@ def largest_message(example: TensorDict) -> int:
 
 
 def unpack_slice(
-    message: bytes, example: TensorDict, newest: int, max_staleness: int | None = None
+    message: bytes, example: TensorDict, newest: int, oldest: int | None = None
 ) -> TensorDict:
     """Read a slice from a generator that nobody has to trust.
 
@@ -44,7 +44,7 @@ def unpack_slice(
         message: from the queue.
         example: a slice with the keys, shapes and types that it must have.
         newest: the newest version that was ever published.
-        max_staleness: versions by which it may be older than that; None: any.
+        oldest: the oldest version that is learnt from; None: any.
 
     Raises:
         RefusedError: names what is wrong with it.
@@ -66,8 +66,8 @@ def unpack_slice(
         raise RefusedError(f"version {int(versions.max())} where the newest is {newest}")
     if int(versions.min()) != int(versions.max()):
         raise RefusedError("one slice of several versions")
-    if max_staleness is not None and newest - int(versions.min()) > max_staleness:
-        raise RefusedError(f"version {int(versions.min())} is too old for {newest}")
+    if oldest is not None and int(versions.min()) < oldest:
+        raise RefusedError(f"version {int(versions.min())} where the oldest is {oldest}")
     if "behaviour_log_prob" in frames:
         _settle_policy(frames)
     return TensorDict(frames, batch_size=example.batch_size)

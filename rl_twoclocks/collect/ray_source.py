@@ -160,6 +160,8 @@ class RaySource:
         life = self.life + self.restarts
         remote = ray.remote(Actor).options(num_cpus=1, max_concurrency=1)
         self.actors[index] = remote.remote(self.config, index, self.envs, self.steps, life)
+        if self.noise is not None:
+            self.actors[index].set_noise.remote(self.noise)
         self._ask(index)
 
     def _ask(self, index: int) -> None:

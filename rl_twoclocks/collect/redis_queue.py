@@ -68,13 +68,14 @@ for _, v in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. below)) d
 end
 local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
 if ARGV[4] == 'near' then
-  -- The newest first, but what could no longer be taken in time if it waited for another round.
-  local waiting, urgent = 0, false
+  -- The newest first; where all that waits can still be taken in time, but not if it waited for
+  -- another round, the oldest.
+  local waiting, slack = 0, 0
   for _, v in ipairs(versions) do
     waiting = waiting + redis.call('LLEN', ARGV[1] .. v)
-    if math.ceil(waiting / tonumber(ARGV[3])) > tonumber(v) - below then urgent = true end
+    slack = math.max(slack, math.ceil(waiting / tonumber(ARGV[3])) - tonumber(v) + below)
   end
-  if not urgent then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1) end
+  if slack ~= 1 then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1) end
 end
 if ARGV[4] == 'random' then
   math.randomseed(tonumber(ARGV[5]))

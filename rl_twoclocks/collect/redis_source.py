@@ -102,6 +102,7 @@ class RedisSource:
         """
         taken: list[TensorDict] = []
         heard = time.monotonic()
+        oldest = None if max_staleness is None else version - max_staleness
         while len(taken) < self.collect.workers:
             if should_stop():
                 return None
@@ -118,16 +119,18 @@ class RedisSource:
             self._drop(expired)
             for message in messages:
                 try:
-                    taken.append(unpack_slice(message, self.example, self.newest, max_staleness))
+                    taken.append(unpack_slice(message, self.example, self.newest, oldest))
                     heard = time.monotonic()
                 except RefusedError as error:
                     self.refused, self.why_refused = self.refused + 1, str(error)
-            if len(messages) == wanted:
-                continue
+            if len(taken) == self.collect.workers:
+                break
+            # Also while messages come that have to be refused: they may never end.
             self._look_after()
             if time.monotonic() - heard > self.collect.patience:
                 raise WorkerError(self._silence())
-            time.sleep(POLL)
+            if len(messages) < wanted:
+                time.sleep(POLL)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         _, lost = self.queue.readings()
         # A server that was started anew counts from 0 again.

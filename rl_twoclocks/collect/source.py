@@ -143,8 +143,8 @@ def choose(
         wanted: how many to take.
         version: the learner's.
         max_staleness: versions by which a slice may be older; None: any.
-        order: near (newest version first, but what could no longer be taken in time if it waited for
-            another round), random, or fifo (oldest arrival first).
+        order: near (newest version first; where all that waits can still be taken in time, but not if
+            it waited for another round, the oldest), random, or fifo (oldest arrival first).
         stream: for the random order.
 
     Returns:
@@ -157,12 +157,25 @@ def choose(
     ]
     good = [i for i in everything if i not in set(too_old)]
     if order == "near":
-        ages = sorted((version - versions[i] for i in good), reverse=True)
-        # The newest first for ever would leave the others to expire, and waste them.
-        urgent = max_staleness is not None and any(
-            -(-number // wanted) > max_staleness - age for number, age in enumerate(ages, 1)
+        oldest_first = (
+            max_staleness is not None
+            and good
+            and _rescue([max_staleness - version + versions[i] for i in good], wanted)
         )
-        good.sort(key=lambda i: versions[i] if urgent else -versions[i])
+        good.sort(key=lambda i: versions[i] if oldest_first else -versions[i])
     elif order == "random":
         stream.shuffle(good)
     return good[:wanted], too_old
+
+
+def _rescue(left: list[int], wanted: int) -> bool:
+    """Whether the oldest have to be taken now, so that nothing that waits is wasted.
+
+    Args:
+        left: rounds for which each slice that waits may still be taken after this one.
+        wanted: slices a round.
+    """
+    # The newest first for ever would leave the others to expire. Where not all can be saved, saving
+    # what is oldest would make all that is learnt from as old as it may be.
+    slack = max(-(-number // wanted) - rounds for number, rounds in enumerate(sorted(left), 1))
+    return slack == 1
