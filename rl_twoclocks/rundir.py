@@ -145,6 +145,14 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
+def changed(stored: Path, config: Config) -> list[str]:
+    """List what makes a configuration another experiment than that of a config.yaml."""
+    old, new = essence(yaml.safe_load(stored.read_text())), essence(plain(config))
+    # What counts for one of them alone follows from what differs in both.
+    both = old.keys() & new.keys()
+    return difference({k: old[k] for k in both}, {k: new[k] for k in both})
+
+
 def in_use(path: Path) -> bool:
     """Whether a process is training in a run directory."""
     handle = os.open(path, os.O_RDONLY)
@@ -223,10 +231,7 @@ def _prepare(config: Config, path: Path) -> bool:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         exists = False
     if exists:
-        old, new = essence(yaml.safe_load(stored.read_text())), essence(plain(config))
-        # What counts for one of them alone follows from what differs in both.
-        both = old.keys() & new.keys()
-        differs = difference({k: old[k] for k in both}, {k: new[k] for k in both})
+        differs = changed(stored, config)
         if differs:
             judged = any(line.startswith(("eval.", "diagnostics.")) for line in differs)
             why = "\n(with interventions=guard the governor decides by these: they change training)"

@@ -10,20 +10,17 @@ import difflib
 import functools
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rl_twoclocks.cli import NOT_FINITE
+from rl_twoclocks.batch import COMMAND, Job, claim, diverged_file, is_over, told, train_all
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
-from rl_twoclocks.configure import assign, compose, config_dir, validate
+from rl_twoclocks.configure import compose, config_dir, validate
 from rl_twoclocks.diagnostics.cliff import collapsed
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
@@ -34,9 +31,7 @@ FIRST_SEED = 501
 """Nothing was tuned on this seed or the ones after it."""
 COLUMNS = ("arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms")
 """Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
-
-
-COMMAND = "python -m rl_twoclocks.train"
+TYPED = " ".join(COMMAND)
 
 
 @dataclass(frozen=True)
@@ -148,48 +143,26 @@ def run(
             raise ConfigError(f"arms={arm}: {_nearest(arm, every)}")
     seeds = range(FIRST_SEED, FIRST_SEED + scenario.budgets[budget].seeds)
     todo = [(arm, seed) for seed in seeds for arm in every if arms is None or arm in arms]
-    commands = {job: words_of(scenario, budget, *job) for job in todo}
     for arm in dict.fromkeys(arm for arm, _ in todo):
         lack = lacking(composed(scenario, budget, arm))
         if lack:
             print(f"{arm}: left out, {lack}", flush=True)
             todo = [job for job in todo if job[0] != arm]
 
-    for arm in every:
-        for path in place.glob(f"{arm}/seed*.txt"):
-            seed = int(path.stem.removeprefix("seed"))
-            if path.read_text().strip() != " ".join(words_of(scenario, budget, arm, seed)):
-                raise ConfigError(f"{path} is of another command: choose another place with out=")
-
-    def one(job: tuple[str, int]) -> str | None:
-        arm, seed = job
-        directory = place / arm / f"seed{seed}"
-        if is_over(directory):
-            return None
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.with_suffix(".txt").write_text(" ".join(commands[job]) + "\n")
-        command = [sys.executable, "-m", "rl_twoclocks.train", *commands[job]]
-        command += [assign("run_dir", directory), "logger.display=none"]
-        with open(directory.parent / f"seed{seed}.log", "a") as log:
-            code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-        if code == NOT_FINITE:
-            diverged_file(directory).touch()
-        said = {0: "done", NOT_FINITE: "diverged"}.get(code, f"exit code {code}")
-        print(f"{arm} seed {seed}: {said}", flush=True)
-        return None if code in (0, NOT_FINITE) else f"{arm}/seed{seed}"
-
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        return [name for name in pool.map(one, todo) if name is not None]
+    made = [
+        (arm, int(path.stem.removeprefix("seed")))
+        for arm in every
+        for path in place.glob(f"{arm}/seed*.txt")
+    ]
+    # What is there already, of other arms and seeds too, has to be of these commands.
+    claim([_job(scenario, budget, place, *job) for job in made])
+    todo_now = [_job(scenario, budget, place, *job) for job in todo]
+    failed = train_all(todo_now, jobs or os.cpu_count() or 1)
+    return [f"{each.parent.name}/{each.name}" for each in failed]
 
 
-def diverged_file(directory: Path) -> Path:
-    """The file that says of a run that it diverged."""
-    return directory.with_suffix(".diverged")
-
-
-def is_over(directory: Path) -> bool:
-    """Whether a run has finished, or diverged: the same command would come to that again."""
-    return (directory / "result.json").exists() or diverged_file(directory).exists()
+def _job(scenario: ScenarioConfig, budget: str, place: Path, arm: str, seed: int) -> Job:
+    return [*COMMAND, *words_of(scenario, budget, arm, seed)], place / arm / f"seed{seed}"
 
 
 def lacking(config: Config) -> str:
@@ -222,7 +195,7 @@ def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
 
 def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
     rows, diverged = read_metrics(directory / "metrics.jsonl"), diverged_file(directory).exists()
-    command = directory.with_suffix(".txt").read_text().strip()
+    words = told(directory).split()[len(COMMAND) :]
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]
     ends = (k for k in range(3, len(values) + 1) if collapsed(values[:k], scenario.random))
@@ -249,8 +222,8 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
         diverged=diverged,
         alarms=alarms,
         shown=shown,
-        command=command,
-        frames=compose(command.split()).total_frames,
+        command=" ".join(words),
+        frames=compose(words).total_frames,
         curve=tuple((int(r["frames"]), v) for r, v in zip(evaluated, values, strict=True)),
     )
 
@@ -266,7 +239,7 @@ def write_results(scenario: ScenarioConfig, budget: str, runs: Sequence[Run], pa
             row += [f"{one.value:.6g}", one.fall, one.collapse]
             row += [int(one.diverged), alarms]
             row += [f"{one.shown[n]:.4g}" if n in one.shown else "" for n in scenario.shown]
-            writer.writerow([*row, budget, f"{COMMAND} {one.command}".strip()])
+            writer.writerow([*row, budget, f"{TYPED} {one.command}".strip()])
 
 
 def read_results(scenario: ScenarioConfig, path: Path) -> list[Run]:
@@ -286,6 +259,6 @@ def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
         collapse=int(row["collapse_round"]) if row["collapse_round"] else None,
         diverged=row["diverged"] == "1",
         alarms={name: int(number) for name, _, number in pairs},
-        command=row["command"].removeprefix(COMMAND).strip(),
+        command=row["command"].removeprefix(TYPED).strip(),
         shown={name: float(row[name]) for name in scenario.shown if row[name]},
     )

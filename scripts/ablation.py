@@ -26,9 +26,10 @@ from pathlib import Path
 import numpy as np
 import rows as kept
 from figures import RANDOM_RETURNS
-from training import outcome, over, told, train_all
+from training import outcome, over, train_all
 
 from rl_twoclocks.aggregate import difference, interquartile_mean
+from rl_twoclocks.batch import told
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"

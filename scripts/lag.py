@@ -39,9 +39,10 @@ import numpy as np
 import rows as kept
 import yaml
 from figures import RANDOM_RETURNS, lag_scores
-from training import outcome, over, told, train_all
+from training import outcome, over, train_all
 
 from rl_twoclocks.aggregate import interquartile_mean
+from rl_twoclocks.batch import told
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent

@@ -24,11 +24,12 @@ import training
 import yaml
 from figures import RANDOM_RETURNS
 
+from rl_twoclocks.batch import told
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
-RUN = ("task", "clocks", "seed")
+RUN = ("task", "clocks", "seed", "frames")
 """What a run is known by in the CSVs."""
 POINTS = 100
 """Rows kept of every training curve."""
@@ -71,11 +72,11 @@ def collect(args: argparse.Namespace) -> int:
                 "clocks": label,
                 "seed": seed,
                 "frames": frames,
-                "return_mean": training.outcome(place, RANDOM_RETURNS[task]),
+                "return_mean": training.outcome(place, RANDOM_RETURNS.get(task)),
                 "return_std": result["return_std"] if result else "",
                 "episodes": config["eval"]["episodes"],
                 "wall_seconds": round(result["wall_seconds"], 1) if result else "",
-                "command": training.told(place),
+                "command": told(place),
             }
         )
         # Without a governor a run is only what a guarded one is compared with.

@@ -48,7 +48,8 @@ def measured(name: str, figures: dict[str, dict]) -> list[str]:
     """The figures of a task, one text each."""
     found = []
     for key, f in sorted(figures.items()):
-        if key.startswith(f"return.{name}.") or key == f"worlds.{name}":
+        ours = key.startswith(f"return.{name}.") and not key.endswith(".sb3")
+        if ours or key == f"worlds.{name}":
             label = key.removeprefix(f"return.{name}.") if key.startswith("return") else f["unit"]
             found.append(
                 f"{label}: {f['value']:.4g} ({f['low']:.4g} to {f['high']:.4g}), n {f['n']}"

@@ -24,12 +24,13 @@ import random
 import statistics
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rows as kept
 import training
 from figures import RANDOM_RETURNS
+
+from rl_twoclocks import batch
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "search.csv"
@@ -103,28 +104,25 @@ def recorded() -> dict[tuple[str, ...], float]:
 
 def found(runs: Path, clocks: str, point: int, task: str, seed: int) -> float | None:
     """Return of one run, from its directory or from search.csv; None where it is still to be made."""
-    mean = training.outcome(place(runs, clocks, point, task, seed), RANDOM_RETURNS[task])
-    if mean is not None:
-        return mean
+    directory = place(runs, clocks, point, task, seed)
+    if batch.is_over(directory) and batch.told(directory) == " ".join(
+        command(clocks, point, task, seed)
+    ):
+        return training.outcome(directory, RANDOM_RETURNS[task])
     frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
     words = " ".join(points(clocks)[point])
     return recorded().get((clocks, str(point), task, str(seed), str(frames), words))
 
 
-def train(runs: Path, clocks: str, point: int, task: str, seed: int) -> int:
-    """Train one point, unless it is done."""
-    if found(runs, clocks, point, task, seed) is not None:
-        return 0
+def command(clocks: str, point: int, task: str, seed: int) -> list[str]:
+    """One run, as a user would type it."""
     frames = FRAMES if seed == SEARCH_SEED else CONFIRM_FRAMES
     # Point 0 is what was shipped before the search: without what it found.
     words = [f"task={task}", f"clocks={clocks}", "tuned=none", f"seed={seed}"]
     words.append(f"total_frames={frames}")
     # Only the end counts; evaluations on the way cost time and change nothing.
     words += [*points(clocks)[point], "logger=jsonl", f"eval.every_frames={frames}"]
-    words.append("interventions=off")
-    return training.train(
-        ["python", "-m", "rl_twoclocks.train", *words], place(runs, clocks, point, task, seed)
-    )
+    return [*batch.COMMAND, *words, "interventions=off"]
 
 
 def score(
@@ -196,8 +194,8 @@ def main() -> int:
     else:
         best = {clocks: finalists(args.runs, clocks) for clocks in SPACES}
         jobs = [(c, p, t, s) for s in CONFIRM_SEEDS for t in TASKS for c in SPACES for p in best[c]]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        return sum(code != 0 for code in pool.map(lambda job: train(args.runs, *job), jobs))
+    todo = [job for job in jobs if found(args.runs, *job) is None]
+    return training.train_all([(command(*job), place(args.runs, *job)) for job in todo], args.jobs)
 
 
 if __name__ == "__main__":

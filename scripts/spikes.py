@@ -36,8 +36,9 @@ from pathlib import Path
 import numpy as np
 import rows as kept
 from figures import RANDOM_RETURNS
-from training import outcome, over, told, train_all
+from training import outcome, over, train_all
 
+from rl_twoclocks.batch import told
 from rl_twoclocks.diagnostics.periodicity import strength_at
 from rl_twoclocks.record import read_metrics
 

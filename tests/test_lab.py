@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rl_twoclocks
-from rl_twoclocks import scenario, verdict
+from rl_twoclocks import batch, scenario, verdict
 from rl_twoclocks.aggregate import Estimate
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
@@ -392,7 +392,7 @@ def test_a_run_that_diverges_is_a_result_and_is_not_run_again(
     bad = ["optim.learning_rate=1e30", "optim.schedule=constant", "optim.max_grad_norm=null"]
     found = found.model_copy(update={"arms": found.arms | {"fault": bad}})
     assert scenario.run(found, "smoke", tmp_path, jobs=2) == []
-    assert "fault seed 1: diverged" in capsys.readouterr().out
+    assert "fault seed501: diverged" in capsys.readouterr().out
     assert scenario.run(found, "smoke", tmp_path, jobs=2) == []
     assert capsys.readouterr().out == ""
     run = next(r for r in scenario.read(found, tmp_path) if r.arm == "fault")
@@ -405,7 +405,7 @@ def test_a_place_with_runs_of_another_command_is_refused_before_anything_starts(
     found = tiny(tmp_path)
     (tmp_path / "fault").mkdir()
     (tmp_path / "fault" / "seed7.txt").write_text("of another scenario")
-    monkeypatch.setattr(scenario.subprocess, "run", lambda *a, **k: pytest.fail("it began"))
+    monkeypatch.setattr(batch.subprocess, "run", lambda *a, **k: pytest.fail("it began"))
     with pytest.raises(ConfigError, match="of another command"):
         scenario.run(found, "smoke", tmp_path, jobs=1, arms=["healthy"])
 

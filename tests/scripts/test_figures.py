@@ -242,12 +242,12 @@ def write_lab(folder: Path) -> None:
 
     none = [""] * 4
     table = [
-        # random is 22: spans of 400, and the middle two of four count.
-        *rows("healthy", [22.0, 422.0, 422.0, 822.0], "", none, none),
-        *rows("fault", [22.0, 122.0, 122.0, 922.0], "4096", ["20", "30", "", "9"],
+        # random is -280: spans of 400, and the middle two of four count.
+        *rows("healthy", [-280.0, 120.0, 120.0, 520.0], "", none, none),
+        *rows("fault", [-280.0, -180.0, -180.0, 620.0], "4096", ["20", "30", "", "9"],
               ["policy_kl@5 reward_cliff@20", "policy_kl@10", "policy_kl@1", "reward_cliff@11"]),
-        *rows("cure", [382.0] * 4, "", none, none),
-        *rows("clipped_1", [1.0] * 4, "", none, none),
+        *rows("cure", [80.0] * 4, "", none, none),
+        *rows("clipped_2", [1.0] * 4, "", none, none),
     ]  # fmt: skip
     (folder / "lab").mkdir()
     write_csv(folder / "lab" / "policy_lag.csv", LAB_COLUMNS, table)

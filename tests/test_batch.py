@@ -1,0 +1,73 @@
+"""Many runs: made once, each by the command beside it, and never in the place of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from rl_twoclocks import batch
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.configure import compose
+from rl_twoclocks.rundir import plain
+from rl_twoclocks.safety import settle
+
+WORDS = ["task=pendulum", "seed=1"]
+
+
+def runs_made(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
+    """Let runs end with these exit codes; the list fills with their commands."""
+    left, made = iter(codes), []
+
+    def ended(words: list[str], **_: object) -> SimpleNamespace:
+        made.append(words)
+        return SimpleNamespace(returncode=next(left))
+
+    monkeypatch.setattr(batch.subprocess, "run", ended)
+    return made
+
+
+def job(place: Path, *words: str) -> batch.Job:
+    return [*batch.COMMAND, *(words or WORDS)], place
+
+
+def test_a_run_that_diverged_is_over_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs_made(monkeypatch, 3, 1, 0)
+    places = [tmp_path / "arm" / f"seed{k}" for k in (1, 2, 3)]
+    assert batch.train_all([job(place) for place in places], 1) == [places[1]]
+    assert len(made) == 3
+    # The same command would come to the same: what diverged is not made again.
+    assert batch.is_over(places[0]) and not batch.is_over(places[1])
+    assert batch.train(job(places[0])) and len(made) == 3
+    assert batch.told(places[0]) == " ".join([*batch.COMMAND, *WORDS])
+
+
+def test_one_directory_of_another_command_stops_all_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs_made(monkeypatch)
+    old, new = tmp_path / "arm" / "seed1", tmp_path / "arm" / "seed2"
+    batch.claim([job(old, "a=1")])
+    with pytest.raises(ConfigError, match=f"{old} is of another command"):
+        batch.train_all([job(new), job(old, "a=2")], 2)
+    assert made == [] and not new.with_suffix(".txt").exists()
+    assert batch.told(old).endswith(" a=1")
+
+
+@pytest.mark.parametrize(("key", "value"), [("gamma", 0.5), ("clip_epsilon", 0.7)])
+def test_a_directory_of_the_same_words_with_other_presets_is_refused(
+    tmp_path: Path, key: str, value: float
+) -> None:
+    place = tmp_path / "arm" / "seed1"
+    place.mkdir(parents=True)
+    stored = plain(settle(compose(WORDS))[0])
+    (place / "config.yaml").write_text(yaml.safe_dump(stored))
+    batch.claim([job(place)])
+    stored["algo"][key] = value
+    (place / "config.yaml").write_text(yaml.safe_dump(stored))
+    with pytest.raises(ConfigError, match=f"presets were others .algo.{key}: {value} -> "):
+        batch.claim([job(place)])
