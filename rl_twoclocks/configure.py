@@ -127,7 +127,9 @@ FREE = ("kwargs", "limits", "changed")
 def free_form(overrides: Sequence[str]) -> list[str]:
     """Let keys of free-form dictionaries be set without Hydra's `++`, whether or not they exist."""
     keys = [key for key, _ in schema_keys() if key.endswith(FREE)]
-    free = tuple(key + sign for key in keys for sign in ".=")
+    # Of the tasks some alone have these in their files; `safety` says of the others what is meant.
+    some = tuple(f"task.{name}=" for name in ("world", "joints", "rules", "game"))
+    free = tuple(key + sign for key in keys for sign in ".=") + some
     return [f"++{text}" if text.startswith(free) else text for text in overrides]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rl_twoclocks.cli import run_plain
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import EvalCommandConfig
+from rl_twoclocks.display import without_display
 from rl_twoclocks.rundir import nearest_runs
 
 
@@ -27,8 +28,6 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
         CheckpointError: there is no such checkpoint, or it is incomplete.
         ConfigError: its environment cannot be made here.
     """
-    from rl_twoclocks.record.video import without_display
-
     if command.video:
         without_display()
     from rl_twoclocks import state
@@ -43,6 +42,11 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     if command.changed:
         results["changed"] = command.changed
     config = _asked(command, config)
+    if command.video:
+        # Before the evaluation, which may take long.
+        from rl_twoclocks.record.video import drawable
+
+        drawable(config).close()
     for kind in ("deterministic", "stochastic"):
         evaluation = _evaluate(config, saved, deterministic=kind == "deterministic")
         results[kind] = evaluation.readings() | {"returns": evaluation.returns}

@@ -104,9 +104,10 @@ def _alternative(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
 def _mean_curve(arm: str, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
     """Frames [n] and interquartile means with their intervals [n, 3], as far as all seeds came.
 
-    A mean over fewer would jump. Evaluation by evaluation, for frames that were dropped shift them.
+    A mean over fewer would jump; runs that diverged are left out, for they would cut it short.
+    Evaluation by evaluation, for frames that were dropped shift them.
     """
-    mine = [r for r in runs if r.arm == arm]
+    mine = [r for r in runs if r.arm == arm and not r.diverged]
     count = min((len(r.curve) for r in mine), default=0)
     if not count:
         return np.zeros(0), np.zeros((0, 3))

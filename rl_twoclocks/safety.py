@@ -96,6 +96,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     config = config.model_copy(update={"clocks": clocks})
     config = _check_frame_skip(config, notes)
     _check_row(config, notes)
+    _check_task(config)
     config = _check_physics(config, notes)
     _check_shapes(config)
     _check_workers(config)
@@ -306,6 +307,20 @@ def _check_row(config: Config, notes: list[str]) -> None:
         notes.append(f"clocks.update_epochs={c.update_epochs} is above {SAFE_PASSES}")
     if config.task.family == "mujoco" and config.model.squash != "tanh":
         notes.append(f"the mujoco row asks for {row.also}: model.squash={config.model.squash}")
+
+
+def _check_task(config: Config) -> None:
+    """Refuse what is of other tasks: a world of one's own, or a game.
+
+    Raises:
+        ConfigError: names the task that it is of.
+    """
+    task = config.task
+    for name in ("world", "joints", "rules"):
+        if getattr(task, name) is not None and task.env_id != "rl_twoclocks/Gazebo-v0":
+            raise ConfigError(f"task.{name}: task={task.name} has its own; write task=gazebo")
+    if task.game is not None and task.family != "atari":
+        raise ConfigError(f"task.game: task={task.name} has no games; write task=atari")
 
 
 def _check_physics(config: Config, notes: list[str]) -> Config:

@@ -157,8 +157,14 @@ def run(
     # What is there already, of other arms and seeds too, has to be of these commands.
     claim([_job(scenario, budget, place, *job) for job in made])
     todo_now = [_job(scenario, budget, place, *job) for job in todo]
-    failed = train_all(todo_now, jobs or os.cpu_count() or 1)
+    # Generators are processes too: beside each other they would make data older than it is.
+    busy = max((_processes(composed(scenario, budget, arm)) for arm, _ in todo), default=1)
+    failed = train_all(todo_now, jobs or max((os.cpu_count() or 1) // busy, 1))
     return [f"{each.parent.name}/{each.name}" for each in failed]
+
+
+def _processes(config: Config) -> int:
+    return 1 + (config.collect.workers if config.collect.mode != "sync" else 0)
 
 
 def _job(scenario: ScenarioConfig, budget: str, place: Path, arm: str, seed: int) -> Job:
@@ -202,8 +208,8 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
     fall = next(ends, None)
     # The collapse begins with the first of the three evaluations.
     fallen = None if fall is None else evaluated[fall - 3]
-    if diverged and fallen is None and rows:
-        fallen = rows[-1]
+    if diverged and fallen is None:
+        fallen = rows[-1] if rows else {"frames": 0, "clock/policy_version": 0}
     alarms: dict[str, int] = {}
     for event in read_events(directory / "events.jsonl"):
         if event["kind"] == "alarm" and event["severity"] in ("warn", "danger"):
@@ -260,5 +266,5 @@ def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
         diverged=row["diverged"] == "1",
         alarms={name: int(number) for name, _, number in pairs},
         command=row["command"].removeprefix(TYPED).strip(),
-        shown={name: float(row[name]) for name in scenario.shown if row[name]},
+        shown={name: float(row[name]) for name in scenario.shown if row.get(name)},
     )

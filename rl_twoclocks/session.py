@@ -271,7 +271,8 @@ class Session:
             **self._rates(),
         }
         if (restarts := int(readings.get("collect/restarts", 0))) > self.restarts:
-            self.events.note("restart", f"{restarts} who collect died so far, all replaced", clocks)
+            who = "simulators" if self.config.collect.mode == "sync" else "workers"
+            self.events.note("restart", f"{restarts} {who} died so far and were replaced", clocks)
             self.restarts = restarts
         readings |= self.late
         evaluated = bool(self.late)

@@ -4,18 +4,19 @@ A run's score is (reading of its last evaluation - random) / (interquartile mean
 random); an arm of another task has a healthy arm of its own. A run that diverges scores 0. The failure
 *reproduces* if the fault's interquartile mean lies below 0.6 and the intervals of fault and healthy do
 not touch, and it does *not* if the fault's whole interval lies above 0.6; else nothing is shown. The
-cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's. With
-fewer than five seeds, or a healthy arm whose interval reaches down to random, nothing is decided.
+cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's, and it
+does *not* if its whole interval lies below 0.9; else it is not shown. With fewer than five seeds, or
+fewer than the budget has, or a healthy arm whose interval reaches down to random, nothing is decided.
 Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some 91 %, of five 88 %); of
-shares of runs, Wilson's.
+one share of runs, Wilson's.
 
 A collapse is three evaluations in a row below half of the best score (`diagnostics.cliff`), or a number
 that is not finite; the lead is the number of rounds from a faulty run's first alarm of at least warn,
 among those that no healthy run raised, to its collapse.
 
-A further claim, that one arm lies lower than another, *holds* if their intervals lie apart that way
-round, does *not hold* if they lie apart the other way round, and is *not shown* where they overlap. Of
-arms with healthy arms of their own the interval of the difference counts, drawn with both of those. The
+A further claim, that one arm lies lower than another, *holds* if the interval of the difference lies
+below 0, does *not hold* if it lies above 0, and is *not shown* where it holds 0. Scores of arms with
+healthy arms of their own are drawn with both of those; of shares of runs the interval is Newcombe's. The
 time of a fall is restricted to the shorter budget of the two arms: what stood until then counts as
 fallen there.
 """
@@ -83,7 +84,11 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     scores = scores_of(scenario, by_arm)
     collapses = {arm: sum(r.collapse is not None for r in found) for arm, found in by_arm.items()}
     seeds = min(len(by_arm[arm]) for arm in scenario.arms)
-    verdict = judge(scores) if seeds >= ENOUGH else f"undecided: {seeds} seeds prove nothing"
+    verdict, asked = judge(scores), scenario.budgets[budget].seeds
+    if seeds < ENOUGH:
+        verdict = f"undecided: {seeds} seeds prove nothing"
+    elif seeds < asked:
+        verdict = f"undecided: {seeds} of {asked} seeds so far"
     led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, by_arm, seeds)
@@ -138,9 +143,10 @@ def judge(scores: Mapping[str, Estimate]) -> str:
         return "does not reproduce"
     if not (fault.value < FALLEN and fault.high < healthy.low):
         return "not shown: the intervals are too wide"
-    if cure.value < CURED:
+    if cure.high < CURED:
         return "reproduces, not cured"
-    return "reproduces and is cured" if cure.low > fault.high else "reproduces, cure not shown"
+    cured = cure.value >= CURED and cure.low > fault.high
+    return "reproduces and is cured" if cured else "reproduces, cure not shown"
 
 
 def tell(
@@ -158,30 +164,37 @@ def tell(
     if lower is None or higher is None:
         verdict = f"undecided: fewer than {ENOUGH} runs to go by"
         return Judged(claim.claim, said[0], said[1], verdict)
-    gap = _gap(scenario, claim, by_arm)
-    below, above = (
-        (lower.high < higher.low, higher.high < lower.low)
-        if gap is None
-        else (gap.high < 0, gap.low > 0)
-    )
+    gap = _gap(scenario, claim, by_arm, horizon)
     verdict = "not shown: the difference may be nothing"
-    if below or above:
-        verdict = "holds" if below else "does not hold: it is the other way round"
+    if gap.high < 0 or gap.low > 0:
+        verdict = "holds" if gap.high < 0 else "does not hold: it is the other way round"
     return Judged(claim.claim, said[0], said[1], verdict)
 
 
 def _gap(
-    scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]]
-) -> Estimate | None:
-    """Score of one arm minus that of the other, where each is relative to a healthy arm of its own."""
+    scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]], horizon: int
+) -> Estimate:
+    """What one arm came to minus what the other did; of scores with one healthy arm, the readings."""
     arms = (claim.lower, claim.higher)
+    if claim.of == "collapses":
+        fallen = [sum(r.collapse is not None for r in by_arm[arm]) for arm in arms]
+        return newcombe(fallen[0], len(by_arm[arms[0]]), fallen[1], len(by_arm[arms[1]]))
+    if claim.of == "fall":
+        times = [_falls(by_arm[arm], horizon) for arm in arms]
+        return combined(times, lambda low, high: low - high)
     baselines = [scenario.baselines.get(arm, "healthy") for arm in arms]
-    if claim.of != "score" or len(set(baselines)) == 1:
-        return None
-    if any(name not in by_arm for name in (*arms, *baselines)):
-        return None
-    gains = [[r.value - scenario.random for r in by_arm[name]] for name in (*arms, *baselines)]
+    one = len(set(baselines)) == 1
+    gains = [
+        [r.value - scenario.random for r in by_arm[name]]
+        for name in (arms if one else (*arms, *baselines))
+    ]
+    if one:
+        return combined(gains, lambda low, high: low - high)
     return combined(gains, lambda low, high, of_low, of_high: low / of_low - high / of_high)
+
+
+def _falls(runs: Sequence[Run], horizon: int) -> list[float]:
+    return [float(min(r.frames if r.fall is None else r.fall, horizon)) for r in runs]
 
 
 def _measure(
@@ -201,8 +214,7 @@ def _measure(
         fallen, count = sum(r.collapse is not None for r in runs), len(runs)
         return (wilson(fallen, count) if count >= ENOUGH else None), count
     if what == "fall":
-        falls = [r.frames if r.fall is None else r.fall for r in runs]
-        values: list[float] | None = [float(min(fall, horizon)) for fall in falls]
+        values: list[float] | None = _falls(runs, horizon)
     else:
         values = relative(scenario, by_arm, arm) if runs else None
     count = len(values or [])
@@ -216,6 +228,14 @@ def wilson(count: int, n: int) -> Estimate:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return Estimate(share, max(centre - half, 0.0), min(centre + half, 1.0))
+
+
+def newcombe(count: int, n: int, other: int, of: int) -> Estimate:
+    """Share `count` of `n` minus share `other` of `of`, with Newcombe's 95 % interval (1998)."""
+    a, b = wilson(count, n), wilson(other, of)
+    gap = a.value - b.value
+    low = gap - math.hypot(a.value - a.low, b.high - b.value)
+    return Estimate(gap, low, gap + math.hypot(a.high - a.value, b.value - b.low))
 
 
 def _sentence(

@@ -295,13 +295,15 @@ def async_figures(rows: Rows) -> dict[str, Figure]:
 
 
 def spike_figures(rows: Rows) -> dict[str, Figure]:
-    """Compute the median p-value of the broadcast period, over all seeds and backends of an arm."""
+    """Compute the median p-value of the broadcast period over the seeds of an arm."""
     figures = {}
-    for arm in ("fifo", "versioned"):
+    names = {"fault": "fifo", "cure": "versioned", "fault_redis": "fifo_redis"}
+    for arm, name in (names | {"cure_redis": "versioned_redis"}).items():
         values = [float(row["p"]) for row in rows if row["arm"] == arm]
         if values:
-            command = "python scripts/spikes.py run; python scripts/spikes.py collect"
-            figures[f"spikes.{arm}_p"] = figure(
+            command = "python -m rl_twoclocks.lab scenario=stale_broadcast budget=short; "
+            command += "python scripts/spikes.py lab/stale_broadcast-short"
+            figures[f"spikes.{name}_p"] = figure(
                 statistics.median(values), min(values), max(values), len(values),
                 "p-value (median; low and high are the extremes)", [{"command": command}],
             )  # fmt: skip

@@ -11,6 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import rl_twoclocks
 from rl_twoclocks import ConfigError, cli, compose
 from rl_twoclocks.configure import assign, check_overrides
+from rl_twoclocks.envs import make_env
+from rl_twoclocks.safety import settle
 
 
 @pytest.fixture(autouse=True)
@@ -229,3 +231,33 @@ def test_an_assigned_value_is_read_back_as_it_was(value: object) -> None:
     read = OverridesParser.create().parse_override(assign("key", value)).value()
     assert (str(read) if isinstance(value, str) else read) == value
     assert type(read) is not float or isinstance(value, float)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["task=gazebo_cartpole", "task.world=my.world"], "task=gazebo_cartpole has its own"),
+        (["task=pendulum", "task.rules=mine:Rules"], "write task=gazebo"),
+        (["task=pendulum", "task.game=pong"], "write task=atari"),
+    ],
+)
+def test_what_is_of_another_task_is_answered_with_that_task(words: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        settle(compose(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["task=pong", "task.kwargs.noop_maxx=3"], "noop_maxx is no argument of .* mean noop_max?"),
+        (["task=pong", "task.kwargs.noop_max=lots"], "noop_max='lots' is no whole number"),
+        (["task=pendulum", "task.kwargs.gg=1"], "gg is no argument of Pendulum-v1"),
+        (["task=maze", "task.kwargs.sizee=9"], "is not one of size,"),
+    ],
+)
+def test_arguments_of_environments_are_answered_with_the_nearest(
+    words: list[str], why: str
+) -> None:
+    config = compose(words)
+    with pytest.raises(ConfigError, match=why):
+        make_env(config.task, config.collect, 1, [1])

@@ -147,7 +147,7 @@ def exact(value: float) -> Estimate:
     ("fault", "cure", "expected"),
     [
         (0.3, 0.95, "reproduces and is cured"),
-        (0.3, 0.85, "reproduces, not cured"),
+        (0.3, 0.8, "reproduces, not cured"),
         (0.66, 0.95, "does not reproduce"),
         (0.59, 0.9, "reproduces and is cured"),
         (0.62, 0.9, "not shown"),
@@ -167,6 +167,8 @@ def test_intervals_that_touch_prove_nothing() -> None:
         "fault": Estimate(0.55, 0.3, 0.8),
         "cure": Estimate(0.91, 0.1, 1.5),
     }
+    assert verdict.judge(scores) == "reproduces, cure not shown"
+    scores["cure"] = Estimate(0.85, 0.7, 0.95)
     assert verdict.judge(scores) == "reproduces, cure not shown"
     scores["healthy"] = Estimate(0.2, -0.1, 0.5)
     assert verdict.judge(scores) == "undecided: the healthy arm learnt nothing"
@@ -281,6 +283,19 @@ def test_a_run_that_stands_has_not_fallen_early() -> None:
     assert told.verdict == "holds"
     # As far as both were looked at: to the shorter budget.
     assert told.higher.startswith("cure 1e+03")
+
+
+def test_the_interval_of_a_difference_of_shares() -> None:
+    # Newcombe 1998, table II, contrast (a) 56/70 - 48/80, method 10.
+    found = verdict.newcombe(56, 70, 48, 80)
+    assert found.value == pytest.approx(0.2)
+    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+def test_fewer_seeds_than_asked_for_decide_nothing() -> None:
+    runs = arms_of(healthy=[100.0] * 9, fault=[10.0] * 9, cure=[100.0] * 7)
+    found = verdict.conclude(of_maze(), "it", "short", [r for arm in runs.values() for r in arm])
+    assert found.verdict == "undecided: 7 of 10 seeds so far"
 
 
 def test_the_interval_of_a_share() -> None:

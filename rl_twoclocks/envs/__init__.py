@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
+import re
+from typing import Any
 
 import gymnasium as gym
 
@@ -44,7 +47,8 @@ def make_env(
         try:
             backend = GymnasiumVector(env_factory(task), num_envs, collect.vectorization)
         except (TypeError, ValueError, gym.error.Error) as error:
-            raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
+            why = _unknown_argument(task, str(error)) or f"cannot make {task.env_id!r}: {error}"
+            raise ConfigError(why) from error
     stack = None
     if task.frame_stack > 1:
         space = backend.observation_space
@@ -68,6 +72,23 @@ def _native(task: TaskConfig, num_envs: int) -> VectorBackend:
         return make_world(task.env_id, num_envs, **kwargs)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cannot make {task.env_id!r}: {error}") from error
+
+
+def _unknown_argument(task: TaskConfig, error: str) -> str:
+    """What to say where an environment does not take one of `task.kwargs`; else nothing."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", error)
+    if found is None or found[1] not in task.kwargs:
+        return ""
+    entry = gym.spec(task.env_id).entry_point
+    make: Any = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    taken = [
+        name
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    near = difflib.get_close_matches(found[1], taken, n=1)
+    hint = f": did you mean {near[0]}?" if near else f"; it takes {', '.join(taken) or 'none'}"
+    return f"task.kwargs.{found[1]} is no argument of {task.env_id}{hint}"
 
 
 def check_task(task: TaskConfig) -> None:

@@ -62,6 +62,10 @@ class Atari(gym.Env):
             raise gym.error.DependencyNotInstalled(
                 f"Atari needs {error.name}: pip install '.[atari]'"
             ) from error
+        if isinstance(noop_max, bool) or not isinstance(noop_max, int) or noop_max < 0:
+            raise ValueError(
+                f"noop_max={noop_max!r} is no whole number from 0 on: the paper has 30"
+            )
         self._resize = cv2.resize
         self._area = cv2.INTER_AREA
         self.frame_skip, self.noop_max, self.episodic_life = frame_skip, noop_max, episodic_life

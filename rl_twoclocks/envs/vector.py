@@ -190,7 +190,8 @@ class GymnasiumVector:
         options = None if mask is None else {"reset_mask": mask}
         seed: list[int | None] | None = None if seeds is None else list(seeds)
         if not self._async:
-            return self.vector.reset(seed=seed, options=options)[0]
+            with self._explained():
+                return self.vector.reset(seed=seed, options=options)[0]
         with self._watch():
             self.vector.reset_async(seed=seed, options=options)
             self._await_workers()
@@ -199,11 +200,27 @@ class GymnasiumVector:
     def step(self, action: Array) -> tuple[Array, Array, Array, Array]:
         """Step all environments; their observations are final where an episode ended."""
         if not self._async:
-            return self.vector.step(action)[:4]
+            with self._explained():
+                return self.vector.step(action)[:4]
         with self._watch():
             self.vector.step_async(action)
             self._await_workers()
             return self.vector.step_wait()[:4]
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which observation does not fit, where numpy says that something does not."""
+        try:
+            yield
+        except ValueError as error:
+            shape = self.observation_space.shape
+            for number, seen in enumerate(self.vector._env_obs):
+                if shape is not None and seen is not None and np.shape(seen) != shape:
+                    raise ValueError(
+                        f"environment {number} gives an observation of shape {np.shape(seen)}, and its "
+                        f"observation space says {shape}"
+                    ) from error
+            raise
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:

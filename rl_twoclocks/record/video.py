@@ -11,6 +11,7 @@ import torch
 
 from rl_twoclocks.collect import BehaviourPolicy
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.display import without_display
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.evaluate import LONGEST, for_evaluation, under_changed_conditions
 from rl_twoclocks.seeding import env_seeds, stream_seed
@@ -30,14 +31,14 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
     Raises:
         ConfigError: the environment cannot be rendered here.
     """
-    without_display()
     import imageio
 
-    task = for_evaluation(under_changed_conditions(config).task)
-    task = task.model_copy(update={"kwargs": task.kwargs | {"render_mode": "rgb_array"}})
-    collect = config.collect.model_copy(update={"backend": "gymnasium", "vectorization": "sync"})
     seed = config.seed if config.eval.seed is None else config.eval.seed
-    env = make_env(task, collect, 1, env_seeds(seed, "evaluation", 1))
+    env = drawable(config, seed)
+    for torn in path.parent.glob(f".partial-*-{path.name}"):
+        # Of a process that was killed while it wrote.
+        if not Path(f"/proc/{torn.name.split('-')[1]}").exists():
+            torn.unlink(missing_ok=True)
     try:
         noise = None
         if not config.eval.deterministic:
@@ -59,10 +60,25 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
         env.close()
 
 
-def without_display() -> None:
-    """Let MuJoCo draw where there is no display; to be called before anything imports it."""
-    if not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+def drawable(config: Config, seed: int = 0) -> BatchedEnv:
+    """One environment of an evaluation that gives pictures.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    without_display()
+    task = for_evaluation(under_changed_conditions(config).task)
+    task = task.model_copy(update={"kwargs": task.kwargs | {"render_mode": "rgb_array"}})
+    collect = config.collect.model_copy(update={"backend": "gymnasium", "vectorization": "sync"})
+    try:
+        return make_env(task, collect, 1, env_seeds(seed, "evaluation", 1))
+    except ConfigError as error:
+        if "render_mode" not in str(error):
+            raise
+        raise ConfigError(
+            f"{task.env_id} cannot draw: it has to take render_mode='rgb_array', and render() to give "
+            "an image [height, width, 3]"
+        ) from error
 
 
 @torch.no_grad()

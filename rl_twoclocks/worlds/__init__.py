@@ -80,8 +80,9 @@ def make_world(name: str, num_envs: int, **kwargs: Any) -> World:
     make = known[one_of("name", name, known)]
     taken = inspect.signature(make).parameters
     if all(argument.kind is not argument.VAR_KEYWORD for argument in taken.values()):
+        choices = [name for name in taken if name != "num_envs"]
         for key in kwargs:
-            one_of("argument", key, taken)
+            one_of("argument", key, choices)
     return make(num_envs=num_envs, **kwargs)
 
 

@@ -100,6 +100,51 @@ def make(file: Path) -> Iterator[Worlds]:
         assert all(server.process.poll() is not None for server in world.servers)
 
 
+class NoJudge(Slide):
+    judge = Rules.judge
+
+
+class Bare(Slide):
+    def judge(self, state: State, action: np.ndarray, late: bool) -> Verdict:
+        return 1.0  # type: ignore[return-value]
+
+
+class NoObserve(Slide):
+    observe = Rules.observe
+
+
+class Growing(Slide):
+    asked = 0
+
+    def observe(self, state: State) -> np.ndarray:
+        self.asked += 1
+        return np.zeros(2 if self.asked == 1 else 3)
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        (NoJudge, "NoJudge.judge cannot be used: NotImplementedError"),
+        (Bare, "Bare.judge cannot be used: TypeError .* has to give a Verdict"),
+        (NoObserve, "NoObserve.observe cannot be used: .* has to give numbers"),
+    ],
+)
+def test_rules_that_lack_a_part_are_named_before_any_work(
+    file: Path, rules: type[Rules], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        Gazebo(1, file, rules, ["slider"], installation=StandIn())
+
+
+def test_an_observation_that_changes_its_length_is_named(file: Path) -> None:
+    world = Gazebo(1, file, Growing, ["slider"], installation=StandIn())
+    try:
+        with pytest.raises(ValueError, match=r"Growing\.observe gives 3 numbers, and gave 2 before"):
+            world.reset(seeds=[1])
+    finally:
+        world.close()
+
+
 def pushed(x: float, v: float, effort: float, count: int) -> tuple[float, float]:
     """Semi-implicit Euler in closed form: after k iterations v + k f dt, and the sums of that."""
     return x + count * v * DT + effort * DT**2 * count * (count + 1) / 2, v + count * effort * DT

@@ -115,13 +115,28 @@ class Gazebo(World):
         found = self._exchange({0: reset_request(self.hello, 0, start)})
         if not found:
             raise ValueError("Gazebo died at its first reset")
-        shape = np.shape(rules.observe(found[0]))
+        shape = self._tried(rules, found[0])
         if len(shape) != 1 or not shape[0]:
             raise ValueError(
                 f"{type(rules).__name__}.observe gives shape {shape}: give numbers [K]"
             )
         self.states: list[State] = [found[0]] * len(self.rules)
         return shape[0]
+
+    def _tried(self, rules: Rules, state: State) -> tuple[int, ...]:
+        """The shape of what is observed, after both rules were asked once."""
+        method = "observe"
+        try:
+            shape = np.shape(rules.observe(state))
+            method = "judge"
+            _reward, _over, _success = rules.judge(state, np.zeros(len(self._driven)), False)
+        except (NotImplementedError, TypeError) as error:
+            wanted = "numbers [K]" if method == "observe" else "a Verdict"
+            raise ValueError(
+                f"{type(rules).__name__}.{method} cannot be used: {type(error).__name__} {error}; "
+                f"it has to give {wanted}"
+            ) from error
+        return shape
 
     # -- World ---------------------------------------------------------------------------------
 
@@ -172,7 +187,13 @@ class Gazebo(World):
 
     def _observe(self, index: Index) -> None:
         for i in np.arange(self.num_envs)[index].tolist():
-            self._observation[i] = self.rules[i].observe(self.states[i])
+            seen = np.asarray(self.rules[i].observe(self.states[i]))
+            if seen.shape != self._observation.shape[1:]:
+                raise ValueError(
+                    f"{type(self.rules[i]).__name__}.observe gives {seen.shape[0]} numbers, "
+                    f"and gave {self._observation.shape[1]} before"
+                )
+            self._observation[i] = seen
 
     def render(self, number: int = 0) -> Array:
         """Draw one environment as its rules say, uint8 [height, width, 3]."""
