@@ -391,6 +391,25 @@ def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
 
 
 @redis_server
+def test_a_sitting_lives_as_long_as_somebody_learns_from_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.collect import redis_queue
+
+    monkeypatch.setattr(redis_queue, "LIFE", 1)
+    learner, generator = (redis_queue.RedisQueue(server.url, "run", patience=5) for _ in range(2))
+    learner.open("{}", 0, b"policy")
+    assert generator.find() == "{}"
+    for _ in range(4):
+        time.sleep(0.5)
+        learner.readings()
+    # Nothing was published meanwhile, and yet it is all there.
+    assert (generator.find(), generator.news(), generator.policy()) == ("{}", (0, "{}"), b"policy")
+    time.sleep(1.5)
+    assert generator.find() is None
+
+
+@redis_server
 def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
 

@@ -206,9 +206,14 @@ class RedisQueue:
         return list(result[1:]), int(result[0])
 
     def readings(self) -> tuple[int, int]:
-        """Slices waiting, and slices that a full queue dropped."""
+        """Slices waiting, and slices that a full queue dropped; keeps the sitting from expiring."""
 
         def ask() -> tuple[int, int]:
+            pipe = self.server.pipeline(transaction=False)
+            pipe.expire(self.base + "sitting", LIFE)
+            for key in ("config", "policy", "version", "orders"):
+                pipe.expire(self.prefix + key, LIFE)
+            pipe.execute()
             versions: Any = self.server.zrange(self.prefix + "versions", 0, -1)
             lists = [f"{self.prefix}slices:{v.decode(errors='replace')}" for v in versions]
             waiting = sum(int(self.server.llen(name)) for name in lists)  # type: ignore[arg-type]

@@ -139,7 +139,9 @@ def test_rules_that_lack_a_part_are_named_before_any_work(
 def test_an_observation_that_changes_its_length_is_named(file: Path) -> None:
     world = Gazebo(1, file, Growing, ["slider"], installation=StandIn())
     try:
-        with pytest.raises(ValueError, match=r"Growing\.observe gives 3 numbers, and gave 2 before"):
+        with pytest.raises(
+            ValueError, match=r"Growing\.observe gives 3 numbers, and gave 2 before"
+        ):
             world.reset(seeds=[1])
     finally:
         world.close()
