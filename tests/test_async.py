@@ -437,6 +437,24 @@ def test_told_to_stop_it_stops_waiting(tmp_path: Path) -> None:
         assert source.next(0, None) is not None
 
 
+def test_a_worker_that_hangs_is_replaced_while_others_go_on(tmp_path: Path) -> None:
+    words = ["collect=async", "collect.workers=2", "collect.patience=2", "collect.max_restarts=1"]
+    with collecting(run_config("Target", tmp_path, *words)) as (_, source):
+        source.next(0, None)
+        hung = source.workers[0].pid
+        os.kill(hung, signal.SIGSTOP)
+        begin = time.monotonic()
+        while source.readings()["collect/restarts"] == 0:
+            assert source.next(0, None) is not None
+            assert time.monotonic() - begin < 60
+        assert dead_workers([hung])
+        assert source.next(0, None) is not None
+        os.kill(source.workers[1].pid, signal.SIGSTOP)
+        with pytest.raises(WorkerError, match=r"died or hung .*max_restarts=1"):
+            while time.monotonic() - begin < 120:
+                source.next(0, None)
+
+
 def test_signals_to_the_whole_group_are_the_learners_business(tmp_path: Path) -> None:
     with collecting(run_config("Target", tmp_path, "collect=async")) as (_, source):
         source.next(0, None)

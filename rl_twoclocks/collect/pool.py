@@ -59,6 +59,8 @@ class AsyncSource:
         self.taken_lengths = [0, 0]
         self.counted_lost = 0
         self.noise: Noise | None = None
+        self.heard = [0.0] * collect.workers
+        """When each worker last gave a slice, or got room for one."""
         self.workers: list[Any] = [None] * collect.workers
         self.pipes: list[Connection] = []
         for index in range(collect.workers):
@@ -70,25 +72,21 @@ class AsyncSource:
         """Wait for as many slices as there are workers, near enough to the learner's version.
 
         Raises:
-            WorkerError: a worker raised, or more workers died than `max_restarts` allows.
+            WorkerError: a worker raised, or more of them died or hung for `patience` seconds than
+                `max_restarts` allows.
             NonFiniteError: a worker saw an observation or reward that is not finite.
         """
         taken: list[TensorDict] = []
-        heard = time.monotonic()
         # Also where nothing has to be waited for: deaths are noticed, and pipes never fill up.
         self._listen(timeout=0.0)
         while True:
-            before = len(taken)
             self._take(taken, version, max_staleness)
             if len(taken) == self.collect.workers:
                 break
             if should_stop():
                 return None
-            heard = time.monotonic() if len(taken) > before else heard
-            if time.monotonic() - heard > self.collect.patience:
-                patience = f"collect.patience={self.collect.patience:g}"
-                raise WorkerError(f"no worker has sent a slice to use for {patience} seconds")
             self._listen(timeout=1.0)
+            self._kill_hung()
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         lengths = rollout["episode_length"]
         self.taken_lengths[0] += int((lengths > 0).sum())
@@ -167,6 +165,7 @@ class AsyncSource:
             daemon=True,
         )
         worker.start()
+        self.heard[index] = time.monotonic()
         # Ours must be the only other end, or the worker would never see it close.
         theirs.close()
         self.workers[index] = worker
@@ -186,6 +185,8 @@ class AsyncSource:
         stamps = [stamp for *_, stamp in waiting]
         order = self.collect.order
         good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
+        for i in (*too_old, *good):
+            self.heard[waiting[i][1]] = time.monotonic()
         for i in too_old:
             number, index, slot, _ = waiting[i]
             self.shelves[index].drop(slot, number)
@@ -205,7 +206,16 @@ class AsyncSource:
                 while pipe.poll():
                     if (said := pipe.recv()) is not None:
                         self._raise(index, *said)
+                    self.heard[index] = time.monotonic()
             except (EOFError, ConnectionResetError, BrokenPipeError):
+                self._replace(index)
+
+    def _kill_hung(self) -> None:
+        """Kill and replace workers that have room and give nothing, whatever the others give."""
+        for index, shelf in enumerate(self.shelves):
+            silent = time.monotonic() - self.heard[index]
+            if silent > self.collect.patience and not shelf.full:
+                self.workers[index].kill()
                 self._replace(index)
 
     def _raise(self, index: int, name: str, message: str, trace: str) -> None:
@@ -221,7 +231,7 @@ class AsyncSource:
         self.restarts += 1
         if self.restarts > self.collect.max_restarts:
             raise WorkerError(
-                f"collect worker {index} died (exit code {code}) and collect.max_restarts="
+                f"collect worker {index} died or hung (exit code {code}) and collect.max_restarts="
                 f"{self.collect.max_restarts} restarts are used up"
             )
         self.pipes[index].close()

@@ -112,6 +112,11 @@ class Shelf:
         slots = (self.state == READY).nonzero().flatten().tolist()
         return sorted((int(self.number[s]), s, int(self.version[s])) for s in slots)
 
+    @property
+    def full(self) -> bool:
+        """Whether the worker has to wait for room."""
+        return not bool((self.state != READY).any())
+
     def take(self, slot: int, number: int) -> TensorDict | None:
         """Copy a waiting slice and free its slot; None if the worker has replaced it meanwhile."""
         frames = self.slices[slot].clone()
