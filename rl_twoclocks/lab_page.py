@@ -44,11 +44,8 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
         rows.append(_row([*cells, ", ".join(alarms)]))
     heads = ["arm", "score, 95 % interval", "collapsed", *scenario.shown, "alarms (warn or worse)"]
     claims = "".join(_row([c.claim, c.verdict, c.lower, c.higher]) for c in conclusion.claims)
-    told = (
-        f"<h2>Further claims</h2>{_table(['claim', 'verdict', 'said to be lower', 'than'], claims)}"
-        if claims
-        else ""
-    )
+    columns = ["claim", "verdict", "said to be lower", "than"]
+    told = f"<h2>Further claims</h2>{_table('Further claims', columns, claims)}" if claims else ""
     arms = {**scenario.arms, **scenario.controls}
     made = "".join(
         f"<li><b>{escape(arm)}</b> <code>{escape(' '.join([*scenario.base, *words]))}</code></li>"
@@ -64,22 +61,23 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
 </figure><p>{escape(scenario.reading)}: interquartile mean over seeds
 with its 95 % bootstrap interval, every seed as a thin line.</p>
 <h2>Arms</h2>
-{_table(heads, "".join(rows))}
+{_table("Arms", heads, "".join(rows))}
 {told}
 <h2>How it was made</h2>
 <p>{conclusion.seeds} seeds, budget {conclusion.budget}; every run's command is in results.csv.</p>
 <ul>{made}</ul>
 <p>Rule, written down before the runs: {escape(scenario.rule)} The failure reproduces if the fault's
 interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on,
-with an interval above the fault's. A run that diverged scores 0. A further claim holds if the intervals
-of its two arms lie apart.</p>
+with an interval above the fault's. A run that diverged scores 0. A further claim holds if the interval
+of the difference between its two arms does not reach 0.</p>
 </body></html>
 """
 
 
-def _table(heads: Sequence[str], rows: str) -> str:
+def _table(name: str, heads: Sequence[str], rows: str) -> str:
     first = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    return f'<div class="t" tabindex="0"><table><tr>{first}</tr>{rows}</table></div>'
+    region = f'<div class="t" role="region" aria-label="{escape(name)}" tabindex="0">'
+    return f"{region}<table><tr>{first}</tr>{rows}</table></div>"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -341,6 +341,23 @@ def test_maps_become_one_picture_with_a_slider(config: dict[str, Any], tmp_path:
     assert heatmap.shades([(0, np.zeros((2, 2), int))]).max() == 0
 
 
+def test_a_map_says_what_happened_since_the_one_before() -> None:
+    def event(frames: int, kind: str, name: str, severity: str = "danger") -> dict:
+        return {"frames": frames, "kind": kind, "name": name, "severity": severity}
+
+    events = [
+        event(10, "alarm", "policy_kl"),
+        event(20, "alarm", "diversity", "warn"),
+        event(20, "alarm", "duplicates"),
+        event(20, "alarm", "duplicates"),
+        {"frames": 20, "kind": "rescue"},
+    ]
+    assert heatmap.happened(events, -1, 10) == "; since the map before: policy_kl"
+    assert heatmap.happened(events, 10, 20) == "; since the map before: duplicates, rescue"
+    assert heatmap.happened(events, 10, 20, most=1).endswith(": duplicates and 1 more")
+    assert heatmap.happened(events, 20, 90) == ""
+
+
 def test_small_videos_are_inside_and_large_ones_are_linked(
     config: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,19 @@ def describe(frames: int, counts: np.ndarray) -> str:
     )
 
 
+def happened(events: Sequence[dict[str, Any]], after: int, until: int, most: int = 3) -> str:
+    """What the run said between two maps: dangers, rescues and restarts by name; else nothing."""
+    told = dict.fromkeys(
+        e["name"] if e["kind"] == "alarm" else e["kind"]
+        for e in events
+        if after < e["frames"] <= until
+        and (e["kind"] in ("rescue", "restart") or e.get("severity") == "danger")
+    )
+    names = list(told)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"; since the map before: {', '.join(names[:most])}{more}" if names else ""
+
+
 def png(maps: Sequence[tuple[int, np.ndarray]]) -> bytes:
     """All maps below each other in one picture, in matplotlib's viridis."""
     from matplotlib import colormaps
@@ -53,7 +67,11 @@ def png(maps: Sequence[tuple[int, np.ndarray]]) -> bytes:
 
 def heatmap(run: Run, key: str) -> str:
     """The figure with its slider; without the script it shows the newest map."""
-    words = [describe(frames, counts) for frames, counts in run.maps]
+    times = [-1, *(frames for frames, _ in run.maps)]
+    words = [
+        describe(frames, counts) + happened(run.events, before, frames)
+        for before, (frames, counts) in zip(times, run.maps, strict=False)
+    ]
     last = len(words) - 1
     data = base64.b64encode(png(run.maps)).decode()
     texts = "|".join(words)

@@ -122,7 +122,8 @@ function dress() {
   for (const plot of document.querySelectorAll(".plot")) {
     plot.tabIndex = 0;
     plot.setAttribute("role", "group");
-    plot.setAttribute("aria-label", "Values: left and right arrow keys, Home, End");
+    const title = plot.closest("figure")?.querySelector("h3")?.textContent ?? "Values";
+    plot.setAttribute("aria-label", `${title}: left and right arrow keys, Home, End`);
     if (plot.querySelector(".cursor")) continue;
     const cursor = own("div", "cursor");
     cursor.hidden = true;
