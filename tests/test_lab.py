@@ -44,6 +44,12 @@ def test_every_arm_of_every_scenario_can_be_run(name: str) -> None:
         assert derived.rounds >= 5, (budget, arm)
 
 
+def test_arms_with_generators_take_a_core_for_each() -> None:
+    found = scenario.load("stale_broadcast")
+    taken = {arm: scenario._processes(scenario.composed(found, "short", arm)) for arm in found.arms}
+    assert taken == {"healthy": 1, "fault": 2, "cure": 2}
+
+
 def test_the_words_of_a_run() -> None:
     found = scenario.load("policy_lag")
     config = compose(scenario.words_of(found, "short", "fault", 3))
