@@ -84,7 +84,9 @@ class Sweep:
 
         A job that was launched and has not said how it ended counts as failed.
         """
-        rows = [json.loads(line) for line in Path(self.path).read_text().splitlines()]
+        notes = [json.loads(line) for line in Path(self.path).read_text().splitlines()]
+        # A job that a scheduler stopped and put back into its queue has two: the last one counts.
+        rows = list({row["job"]: row for row in notes}.values())
         os.unlink(self.path)
         failed = sorted((row for row in rows if row["code"]), key=lambda row: row["job"])
         jobs = len(rows) if self.jobs is None else self.jobs

@@ -139,6 +139,19 @@ def test_jobs_that_never_said_how_they_ended_are_counted(
     assert not Path(sweep.path).exists()
 
 
+def test_a_job_that_was_put_back_and_then_finished_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(Sweep.VARIABLE, "")
+    sweep = Sweep(jobs=2)
+    with open(sweep.path, "a") as file:
+        for job, code in ((0, 143), (1, 0), (0, 0)):
+            file.write(json.dumps({"job": job, "overrides": [], "code": code, "error": "x"}) + "\n")
+    assert sweep.close() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "sweep       2 of 2 jobs done"
+
+
 @pytest.mark.parametrize(
     ("words", "jobs"),
     [
