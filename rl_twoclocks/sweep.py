@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
+from rl_twoclocks.cli import NOT_FINITE
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import AxisConfig, SweepConfig
 
@@ -234,6 +235,12 @@ def _trial(
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+    if process.returncode == NOT_FINITE:
+        # Not a failure but a result, the worst one: the sampler learns to keep away from it.
+        print(
+            f"trial {trial.number:<4}  diverged: {' '.join(point) or 'as configured'}", flush=True
+        )
+        raise optuna.TrialPruned
     result = run_dir / "result.json"
     if process.returncode or not result.is_file():
         trial.set_user_attr("failed", True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_twoclocks import ConfigError, compose
-from rl_twoclocks.cli import Sweep, _jobs
+from rl_twoclocks import ConfigError, compose, sweep
+from rl_twoclocks.cli import NOT_FINITE, Sweep, _jobs
 from rl_twoclocks.config_commands import SweepConfig
 from rl_twoclocks.configure import validate
 from rl_twoclocks.sweep import _suggest, check, load, place, run_sweep
@@ -99,6 +99,22 @@ def test_a_search_ends_with_its_best_point_and_goes_on_where_it_was(tmp_path: Pa
     assert float(rows[1]["return_mean"]) == result["return_mean"]
 
 
+def test_a_trial_that_diverges_is_a_bad_result_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended:
+        returncode = NOT_FINITE
+
+        def poll(self) -> int:
+            return self.returncode
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", lambda *args, **more: Ended())
+    run_sweep("optuna", small(tmp_path, 2))
+    said = capsys.readouterr().out
+    assert said.count("diverged") == 2
+    assert "0 done, 2 pruned, 0 failed of 2 trials" in said
+
+
 @pytest.mark.slow
 def test_a_trial_that_fails_is_named_and_the_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -127,16 +143,16 @@ def test_jobs_that_never_said_how_they_ended_are_counted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(Sweep.VARIABLE, "")
-    sweep = Sweep(jobs=3)
+    notes = Sweep(jobs=3)
     # Where the runs go, which a cluster's nodes see too.
-    assert Path(sweep.path).parent == tmp_path / "runs"
-    with open(sweep.path, "a") as file:
+    assert Path(notes.path).parent == tmp_path / "runs"
+    with open(notes.path, "a") as file:
         file.write('{"job": 1, "overrides": [], "code": 0, "error": "NoneType"}\n')
-    assert sweep.close() == 1
+    assert notes.close() == 1
     last = capsys.readouterr().out.splitlines()[-2:]
     assert last[0] == "sweep       1 of 3 jobs done"
     assert last[1].startswith("silent      job 0, 2: not begun or killed")
-    assert not Path(sweep.path).exists()
+    assert not Path(notes.path).exists()
 
 
 def test_a_job_that_was_put_back_and_then_finished_has_not_failed(
@@ -144,11 +160,11 @@ def test_a_job_that_was_put_back_and_then_finished_has_not_failed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(Sweep.VARIABLE, "")
-    sweep = Sweep(jobs=2)
-    with open(sweep.path, "a") as file:
+    notes = Sweep(jobs=2)
+    with open(notes.path, "a") as file:
         for job, code in ((0, 143), (1, 0), (0, 0)):
             file.write(json.dumps({"job": job, "overrides": [], "code": code, "error": "x"}) + "\n")
-    assert sweep.close() == 0
+    assert notes.close() == 0
     assert capsys.readouterr().out.splitlines()[-1] == "sweep       2 of 2 jobs done"
 
 
