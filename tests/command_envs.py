@@ -190,12 +190,12 @@ def start(arguments: list[str], cwd: Path, command: str = "train") -> subprocess
 
 
 def command(
-    arguments: list[str], cwd: Path, command: str = "train"
+    arguments: list[str], cwd: Path, command: str = "train", seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of the package to its end."""
+    """Run a command of the package to its end, which has to come within `seconds`."""
     process = start(arguments, cwd, command)
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=seconds)
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)

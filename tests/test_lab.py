@@ -110,7 +110,8 @@ def test_one_arm_of_every_scenario_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scenario_is_one_command(name: str, tmp_path: Path) -> None:
-    done = command([f"scenario={name}", "budget=smoke", f"out={tmp_path / 'x'}"], tmp_path, "lab")
+    words = [f"scenario={name}", "budget=smoke", f"out={tmp_path / 'x'}"]
+    done = command(words, tmp_path, "lab", seconds=900)
     assert done.returncode == 0, done.stderr
     assert "undecided: 1 seeds prove nothing" in done.stdout
     found = scenario.load(name)
