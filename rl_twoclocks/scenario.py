@@ -155,11 +155,11 @@ def run(
         for path in place.glob(f"{arm}/seed*.txt")
     ]
     # What is there already, of other arms and seeds too, has to be of these commands.
-    claim([_job(scenario, budget, place, *job) for job in made])
-    todo_now = [_job(scenario, budget, place, *job) for job in todo]
+    claim([_job(scenario, budget, place, *job) for job in made if job not in todo])
     # Generators are processes too: beside each other they would make data older than it is.
     busy = max((_processes(composed(scenario, budget, arm)) for arm, _ in todo), default=1)
-    failed = train_all(todo_now, jobs or max((os.cpu_count() or 1) // busy, 1))
+    commands = [_job(scenario, budget, place, *job) for job in todo]
+    failed = train_all(commands, jobs or max((os.cpu_count() or 1) // busy, 1))
     return [f"{each.parent.name}/{each.name}" for each in failed]
 
 

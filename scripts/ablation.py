@@ -29,7 +29,7 @@ from figures import RANDOM_RETURNS
 from training import outcome, over, train_all
 
 from rl_twoclocks.aggregate import difference, interquartile_mean
-from rl_twoclocks.batch import told
+from rl_twoclocks.batch import COMMAND, told
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
@@ -57,7 +57,7 @@ def command(task: str, arm: str, seed: int) -> list[str]:
     clocks = "safe" if arm.startswith("safe") else "classic"
     words = [f"task={task}", f"clocks={clocks}", *ARMS[arm], f"seed={seed}"]
     words += [f"total_frames={FRAMES}", f"eval.every_frames={FRAMES}"]
-    return ["python", "-m", "rl_twoclocks.train", *words, "interventions=off", "logger=jsonl"]
+    return [*COMMAND, *words, "interventions=off", "logger=jsonl"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -297,8 +297,9 @@ def async_figures(rows: Rows) -> dict[str, Figure]:
 def spike_figures(rows: Rows) -> dict[str, Figure]:
     """Compute the median p-value of the broadcast period over the seeds of an arm."""
     figures = {}
-    names = {"fault": "fifo", "cure": "versioned", "fault_redis": "fifo_redis"}
-    for arm, name in (names | {"cure_redis": "versioned_redis"}).items():
+    names = {"fault": "fifo", "cure": "versioned"}
+    names |= {f"{arm}_redis": f"{name}_redis" for arm, name in names.items()}
+    for arm, name in names.items():
         values = [float(row["p"]) for row in rows if row["arm"] == arm]
         if values:
             command = "python -m rl_twoclocks.lab scenario=stale_broadcast budget=short; "

@@ -42,7 +42,7 @@ from figures import RANDOM_RETURNS, lag_scores
 from training import outcome, over, train_all
 
 from rl_twoclocks.aggregate import interquartile_mean
-from rl_twoclocks.batch import told
+from rl_twoclocks.batch import COMMAND, told
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -79,7 +79,7 @@ def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
     # As many rounds of learning for all: what fills the queue comes on top.
     frames = FRAMES[task] + lag * U
     words += [f"seed={seed}", f"total_frames={frames}", f"eval.every_frames={frames}"]
-    return ["python", "-m", "rl_twoclocks.train", *words, "interventions=off", "logger=jsonl"]
+    return [*COMMAND, *words, "interventions=off", "logger=jsonl"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,12 +149,12 @@ def best(rows: list[dict]) -> list[str]:
     screen = [row for row in rows if row["stage"] == "screen"]
     tasks = sorted({row["task"] for row in screen})
     lags, seeds = STAGES["screen"]
+    found = {task: lag_scores([row for row in screen if row["task"] == task]) for task in tasks}
     means = {}
     for objective in PRESETS:
         scores: list[float] = []
         for task, lag in itertools.product(tasks, lags):
-            found = lag_scores([row for row in screen if row["task"] == task])
-            each = found.get((objective, lag), [])
+            each = found[task].get((objective, lag), [])
             if len(each) < len(seeds):
                 raise SystemExit(
                     f"the screen lacks {objective} on {task} at lag {lag}: run it first"
@@ -163,10 +163,10 @@ def best(rows: list[dict]) -> list[str]:
                 scores.append(statistics.fmean(each))
         means[objective] = statistics.fmean(scores)
     always = ["clipped", "twoclocks"]
-    others = sorted((name for name in means if name not in always), key=lambda name: -means[name])
-    for name in sorted(means, key=lambda name: -means[name]):
+    ranked = sorted(means, key=lambda name: -means[name])
+    for name in ranked:
         print(f"{name:<10} {means[name]:.3f}")
-    return always + others[:BEST]
+    return always + [name for name in ranked if name not in always][:BEST]
 
 
 def _holds(found: dict[tuple[str, int], list[float]]) -> str:

@@ -24,7 +24,7 @@ import training
 import yaml
 from figures import RANDOM_RETURNS
 
-from rl_twoclocks.batch import told
+from rl_twoclocks.batch import COMMAND, told
 from rl_twoclocks.record import read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +38,7 @@ POINTS = 100
 def command(task: str, clocks: str, seed: int, frames: int, extra: list[str]) -> list[str]:
     """The command of one run, as a user would type it."""
     words = [f"task={task}", f"clocks={clocks}", f"seed={seed}", f"total_frames={frames}"]
-    return ["python", "-m", "rl_twoclocks.train", *words, "logger=jsonl", *extra]
+    return [*COMMAND, *words, "logger=jsonl", *extra]
 
 
 def run(args: argparse.Namespace) -> int:
