@@ -138,12 +138,17 @@ def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None
     assert [p.name for p in (tmp_path / "runs" / "multirun").iterdir()] == ["multirun.yaml"]
 
 
+def begun(folder: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> Sweep:
+    """A sweep whose runs go below this folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(Sweep.VARIABLE, "")
+    return Sweep(jobs)
+
+
 def test_jobs_that_never_said_how_they_ended_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(Sweep.VARIABLE, "")
-    notes = Sweep(jobs=3)
+    notes = begun(tmp_path, monkeypatch, jobs=3)
     # Where the runs go, which a cluster's nodes see too.
     assert Path(notes.path).parent == tmp_path / "runs"
     with open(notes.path, "a") as file:
@@ -158,9 +163,7 @@ def test_jobs_that_never_said_how_they_ended_are_counted(
 def test_a_job_that_was_put_back_and_then_finished_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(Sweep.VARIABLE, "")
-    notes = Sweep(jobs=2)
+    notes = begun(tmp_path, monkeypatch, jobs=2)
     with open(notes.path, "a") as file:
         for job, code in ((0, 143), (1, 0), (0, 0)):
             file.write(json.dumps({"job": job, "overrides": [], "code": code, "error": "x"}) + "\n")
