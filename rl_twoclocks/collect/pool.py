@@ -86,7 +86,6 @@ class AsyncSource:
             if should_stop():
                 return None
             self._listen(timeout=1.0)
-            self._kill_hung()
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         lengths = rollout["episode_length"]
         self.taken_lengths[0] += int((lengths > 0).sum())
@@ -197,7 +196,7 @@ class AsyncSource:
                 taken.append(frames)
 
     def _listen(self, timeout: float) -> None:
-        """Wait for news of any worker, and look after those that died."""
+        """Wait for news of any worker, and look after those that died or hang."""
         news = wait(self.pipes, timeout)
         for index, pipe in enumerate(self.pipes):
             if pipe not in news:
@@ -209,6 +208,7 @@ class AsyncSource:
                     self.heard[index] = time.monotonic()
             except (EOFError, ConnectionResetError, BrokenPipeError):
                 self._replace(index)
+        self._kill_hung()
 
     def _kill_hung(self) -> None:
         """Kill and replace workers that have room and give nothing, whatever the others give."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -14,6 +15,7 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
+from typing import BinaryIO
 
 from rl_twoclocks.worlds.gazebo.installation import Installation
 from rl_twoclocks.worlds.gazebo.protocol import HELLO, Hello, framed
@@ -36,11 +38,15 @@ class Server:
         world: the world's text, with the plugin in it.
         models: folder in which `<include>` finds models.
         installation: where Gazebo is.
+        core: the number of the core to stay on; None: any.
     """
 
-    def __init__(self, world: str, models: Path, installation: Installation) -> None:
+    def __init__(
+        self, world: str, models: Path, installation: Installation, core: int | None = None
+    ) -> None:
         """Start it; `hello` waits until it is there."""
         self._world, self._models, self._installation = world, models, installation
+        self._core = core
         self.start()
 
     def start(self) -> None:
@@ -80,8 +86,15 @@ class Server:
                 cwd=self._folder,
             )
         theirs.close()
-        self.process, self._socket = process, ours
-        self._end = weakref.finalize(self, _end, os.getpid(), process, ours, self._folder)
+        if self._core is not None:
+            with contextlib.suppress(OSError):  # it is gone, which the first request tells
+                os.sched_setaffinity(process.pid, {self._core})
+        # Buffered: one call into the kernel for a reply's length and its body.
+        replies = ours.makefile("rb")
+        self.process, self._socket, self._replies = process, ours, replies
+        self._end = weakref.finalize(
+            self, _end, os.getpid(), process, (replies, ours), self._folder
+        )
         self._hello: Hello | None = None
 
     def close(self) -> None:
@@ -146,14 +159,10 @@ class Server:
         return reply[1:]
 
     def _read(self, size: int) -> bytes:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionResetError("it has closed the connection")
-            view = view[count:]
-        return bytes(buffer)
+        found = self._replies.read(size)
+        if len(found) < size:
+            raise ConnectionResetError("it has closed the connection")
+        return found
 
     def _log(self) -> bytes:
         try:
@@ -172,11 +181,14 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _end(owner: int, process: subprocess.Popen, connection: socket.socket, folder: Path) -> None:
+def _end(
+    owner: int, process: subprocess.Popen, connection: tuple[BinaryIO, socket.socket], folder: Path
+) -> None:
     if os.getpid() != owner:
         # A fork's copy of the object: the server is not its own.
         return
-    connection.close()
+    for end in connection:  # the socket lives until both are closed
+        end.close()
     if process.poll() is None:
         # It has nothing to save, and a clean shutdown of Gazebo can hang.
         os.killpg(process.pid, signal.SIGKILL)

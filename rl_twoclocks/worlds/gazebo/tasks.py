@@ -62,27 +62,27 @@ class Arm(Rules):
         low, high = 0.25, 0.70
         radius = math.sqrt(random.uniform(low**2, high**2))
         angle = random.uniform(-math.pi, math.pi)
-        self.target = np.array([radius * math.cos(angle), radius * math.sin(angle)])
+        self.target = (radius * math.cos(angle), radius * math.sin(angle))
         shoulder, elbow = random.uniform(-math.pi, math.pi, 2)
         return Start(joints={"shoulder": (shoulder, 0.0), "elbow": (elbow, 0.0)})
 
-    def points(self, state: State) -> tuple[Array, Array]:
+    def points(self, state: State) -> tuple[tuple[float, float], tuple[float, float]]:
         """Elbow and tip, x and z from the shoulder, m; the arm hangs down at angles of zero."""
         first = state.position("shoulder")
         second = first + state.position("elbow")
-        elbow = -self.upper * np.array([math.sin(first), math.cos(first)])
-        return elbow, elbow - self.fore * np.array([math.sin(second), math.cos(second)])
+        x, z = -self.upper * math.sin(first), -self.upper * math.cos(first)
+        return (x, z), (x - self.fore * math.sin(second), z - self.fore * math.cos(second))
 
     def observe(self, state: State) -> Array:
         """Elbow, tip, the joints' velocities, the target, and the way to it from the tip."""
         elbow, tip = self.points(state)
-        way = self.target - tip
-        return np.concatenate([elbow, tip, state.velocities, self.target, way])
+        way = self.target[0] - tip[0], self.target[1] - tip[1]
+        return np.array([*elbow, *tip, *state.velocities, *self.target, *way])
 
     def judge(self, state: State, action: Array, late: bool) -> Verdict:
         """Judge by the distance between tip and target."""
-        distance = float(np.linalg.norm(self.target - self.points(state)[1]))
-        effort = float(np.mean(np.square(action / self.efforts)))
+        distance = math.dist(self.target, self.points(state)[1])
+        effort = float(np.square(action / self.efforts).mean())
         reward = -distance + 0.5 * math.exp(-distance / 0.1) - 0.02 * effort
         return Verdict(reward, False, late and distance < self.near)
 
@@ -90,9 +90,9 @@ class Arm(Rules):
         """Draw it from the side."""
         picture.frame((0.0, 0.0), 2.0)
         elbow, tip = self.points(state)
-        picture.dot((self.target[0], self.target[1]), self.near, GOAL)
-        picture.line((0, 0), (elbow[0], elbow[1]), 0.05)
-        picture.line((elbow[0], elbow[1]), (tip[0], tip[1]), 0.04)
+        picture.dot(self.target, self.near, GOAL)
+        picture.line((0, 0), elbow, 0.05)
+        picture.line(elbow, tip, 0.04)
 
 
 class Diffdrive(Rules):

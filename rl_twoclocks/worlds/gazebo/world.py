@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ class Gazebo(World):
         self.rules = [make_rules() for _ in range(num_envs)]
         self.servers: list[Server] = []
         try:
-            for _ in range(num_envs):
-                self.servers.append(Server(text, file.path.parent, where))
+            for core in _cores(num_envs):
+                self.servers.append(Server(text, file.path.parent, where, core))
             self.hello = self._greet(file, physics_step)
             self._driven = self._find(file, joints)
             limits = self.hello.efforts[self._driven].astype(np.float32)
@@ -255,6 +256,19 @@ class Gazebo(World):
             ) from reason
         self.restarts += 1
         self.servers[number].start()
+
+
+def _cores(servers: int) -> list[int | None]:
+    """The core that each server stays on, where there are as many servers as cores, or more.
+
+    A server that wakes up is else often put on the core of one that is about to: they then step in
+    turns, and two on two cores made 1.4 times the decisions of one in place of 1.7. With cores to
+    spare the scheduler does better, and runs beside this one may need the same cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 < len(cores) <= servers:
+        return [None] * servers
+    return [cores[i % len(cores)] for i in range(servers)]
 
 
 def shipped(name: str) -> Path:
