@@ -235,6 +235,10 @@ RANDOM_RETURNS = {
 LAG_COMMAND = "python scripts/lag.py run --stage {}; python scripts/lag.py collect"
 
 
+LAG_TWINS = ("decoupled", "geppo", "vtrace")
+"""At lag 0 and clock ratio 1 these are `clipped`, up to rounding: its runs count for them there."""
+
+
 def lag_scores(rows: Rows) -> dict[tuple[str, int], list[float]]:
     """Normalised scores by objective and lag, of the rows of one stage and task.
 
@@ -243,6 +247,8 @@ def lag_scores(rows: Rows) -> dict[tuple[str, int], list[float]]:
     returns: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
         returns[row["objective"], int(row["lag"])].append(float(row["return_mean"]))
+    if ("clipped", 0) in returns:
+        returns |= {(twin, 0): returns["clipped", 0] for twin in LAG_TWINS}
     tops = [float(interquartile_mean(np.array(v))) for (_, lag), v in returns.items() if lag == 0]
     if not tops:
         return {}

@@ -157,23 +157,26 @@ def test_lag_scores_are_relative_to_the_best_objective_without_lag(tmp_path: Pat
     columns = ["stage", "task", "objective", "lag", "seed", "return_mean", "total_variation"]
     rows = [
         ("screen", "cartpole", "clipped", 0, 1, 22, 0.1),
-        ("screen", "cartpole", "decoupled", 0, 1, 422, 0.1),
-        ("screen", "cartpole", "decoupled", 8, 1, 222, 0.6),
-        ("screen", "acrobot", "decoupled", 8, 1, -100, 0.7),
-        ("screen", "hopper", "decoupled", 0, 1, 18, 0.1),
-        ("screen", "hopper", "decoupled", 8, 1, 18, 0.1),
-        ("final", "hopper", "decoupled", 0, 1, 2018, 0.1),
-        ("final", "hopper", "decoupled", 8, 1, 1018, 0.2),
-        ("final", "hopper", "decoupled", 8, 2, 2018, 0.2),
+        ("screen", "cartpole", "centred", 0, 1, 422, 0.1),
+        ("screen", "cartpole", "centred", 8, 1, 222, 0.6),
+        ("screen", "acrobot", "centred", 8, 1, -100, 0.7),
+        ("screen", "hopper", "centred", 0, 1, 18, 0.1),
+        ("screen", "hopper", "centred", 8, 1, 18, 0.1),
+        ("final", "hopper", "centred", 0, 1, 2018, 0.1),
+        ("final", "hopper", "centred", 8, 1, 1018, 0.2),
+        ("final", "hopper", "centred", 8, 2, 2018, 0.2),
     ]
     write_csv(tmp_path / "lag.csv", columns, rows)
     found = compute(tmp_path)
     value = {name: entry["value"] for name, entry in found.items()}
     assert value["lag.clipped.cartpole.0"] == 0.0
-    assert value["lag.decoupled.cartpole.0"] == 1.0
-    assert value["lag.decoupled.cartpole.8"] == 0.5
+    assert value["lag.centred.cartpole.0"] == 1.0
+    assert value["lag.centred.cartpole.8"] == 0.5
+    # Without lag decoupled is clipped: the same runs count.
+    assert value["lag.decoupled.cartpole.0"] == 0.0
+    assert "lag.decoupled.hopper.0" not in value
     # The final stage counts alone where there is one, and a task without lag 0 has no scores.
-    assert value["lag.decoupled.hopper.8"] == 0.75
+    assert value["lag.centred.hopper.8"] == 0.75
     assert not any("acrobot" in name for name in value)
     assert value["lag.max_tv"] == 0.7
 
