@@ -138,7 +138,7 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
         Check("gradients line up", "gradient", "diag/grad_participation",
               level.participation, 1.1, fresher, "gradients_aligned", "3 to 14", below=True),
         Check("critic explains nothing", "critic", "diag/explained_variance",
-              0.0, -1.0, critic, usual="0.5 to 1", below=True),
+              0.02, -1.0, critic, usual="0.5 to 1", below=True),
         Check("hidden units are dead", "policy", "diag/dead_units",
               level.dead_units, 2 * level.dead_units, slower, "dead_units", "0"),
         Check("device idles", "machine", "time/device_utilisation",

@@ -30,8 +30,11 @@ from rl_twoclocks.diagnostics.alarm import SEVERITIES
 from rl_twoclocks.diagnostics.policy_shift import spanned
 from rl_twoclocks.rundir import in_use
 from rl_twoclocks.safety import unit
+from rl_twoclocks.suspect import Suspect, suspect
 
 URGENCIES = ("fine", *SEVERITIES)
+SAID = 3
+"""Signs that a verdict names."""
 NARROW = 100
 """Columns below which the table becomes a list."""
 
@@ -44,15 +47,17 @@ class Report:
     facts: list[str]
     findings: list[Finding] = field(default_factory=list)
     alarms: list[dict[str, Any]] = field(default_factory=list)
+    suspect: Suspect | None = None
 
     @property
     def verdict(self) -> str:
-        """The worst urgency, in plain words."""
+        """The worst urgency, in plain words: the first three signs of it."""
         worst = max((URGENCIES.index(f.urgency) for f in self.findings), default=0)
         bad = [f.symptom for f in self.findings if URGENCIES.index(f.urgency) == worst]
         if worst == 0:
             return "in step: nothing to do"
-        return f"{URGENCIES[worst]}: {', '.join(bad)}"
+        more = f"; and {len(bad) - SAID} more" if len(bad) > SAID else ""
+        return f"{URGENCIES[worst]}: {'; '.join(bad[:SAID])}{more}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -63,6 +68,7 @@ class Report:
             "facts": self.facts,
             "findings": findings,
             "alarms": self.alarms,
+            "suspect": asdict(self.suspect) if self.suspect is not None else None,
         }
 
     def text(self) -> str:
@@ -95,6 +101,8 @@ class Report:
                 console.print(
                     f"  {alarm['frames']:>12,}  {alarm['text']}", highlight=False, soft_wrap=True
                 )
+            if self.suspect is not None:
+                console.print(str(self.suspect), highlight=False, soft_wrap=True)
             console.print(f"verdict: {self.verdict}", style="bold", highlight=False)
         return captured.get().rstrip("\n")
 
@@ -156,7 +164,8 @@ def of_run(directory: Path) -> Report:
             for name, label in _CLOCKS.items()
             if (value := newest(name)) is not None
         ),
-        f"{len(alarms)} alarms, {sum(a['severity'] == 'danger' for a in alarms)} of them danger",
+        f"{len(alarms)} alarm{'' if len(alarms) == 1 else 's'}, "
+        f"{sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
     for place, (name, label) in enumerate(_RETURNS.items(), 1):
         if values := [row[name] for row in rows if row.get(name) is not None]:
@@ -169,7 +178,8 @@ def of_run(directory: Path) -> Report:
     state = "finished" if _finished(directory, config) else "not finished"
     if state == "not finished":
         state += ", a process is training" if in_use(directory) else ", and no process is training"
-    return Report(f"run {directory}, {state}", facts, found, alarms[-10:])
+    cause = suspect(config, rows, events)
+    return Report(f"run {directory}, {state}", facts, found, alarms[-10:], cause)
 
 
 _RETURNS = {
@@ -334,6 +344,8 @@ def _at_least(sign: Check, finding: Finding, alarm: dict) -> Finding:
         return finding
     return replace(
         finding,
+        # The alarm knows the cause, where the sign only has a name.
+        symptom=alarm["cause"],
         reading=f"{finding.reading}; {_values(alarm)}",
         urgency=alarm["severity"],
         change=sign.change,
@@ -433,7 +445,8 @@ def _learning_rate(config: Config) -> list[Finding]:
         return []
     urgency = rate_urgency(config)
     return [
-        Finding("learning rate", "gradient", f"{config.optim.learning_rate:.3g}",
+        Finding("learning rate" + ("" if urgency == "fine" else " far above usual ones"), "gradient",
+                f"{config.optim.learning_rate:.3g}",
                 f"<= {USUAL_RATE:.3g} (Adam)", urgency,
                 "" if urgency == "fine" else lower_rate(config))
     ]  # fmt: skip

@@ -327,10 +327,10 @@ def duplicates_alarm(history: History, limits: Limits) -> Alarm | None:
     """Exact copies of states in a task whose states are continuous."""
     if not history.all_beyond("diag/duplicates", limits.duplicates, 2):
         return None
-    return Alarm(
-        "duplicates",
-        "danger",
-        {"share of copies": history.newest("diag/duplicates")},
-        "the environments run the same episode: they share a seed or a state;",
-        "reseed each environment from a stream of its own.",
-    )
+    cause = "the environments run the same episode: they share a seed or a state;"
+    cure = "reseed each environment from a stream of its own."
+    if history.newest("diag/places_per_env", 2.0) <= 1.5:
+        cause = "each environment shows one observation again and again;"
+        cure = "look for a sensor or a simulator that stands still; new episodes may wake it."
+    values = {"share of copies": history.newest("diag/duplicates")}
+    return Alarm("duplicates", "danger", values, cause, cure)

@@ -73,6 +73,26 @@ PANELS = (
 )  # fmt: skip
 
 
+SIGNS: dict[str, tuple[str, str, str]] = {
+    "state_blind": ("diag/policy_variance", "Policy variance over states", "squares of its width"),
+    "duplicates": ("diag/duplicates", "Copies among the frames", "share"),
+    "dead_units": ("diag/dead_units", "Dead hidden units", "share"),
+    "feature_rank": ("diag/feature_rank", "Rank of the actor's features", "directions"),
+    "first_ratio": ("clock/first_ratio_error", "First ratio error", "mean |log ratio|"),
+    "effective_sample_size": ("diag/ess", "Effective sample size", "share of the frames"),
+    "clip_fraction": ("train/clip_fraction", "Clipped frames", "share"),
+    "state_drift": ("diag/state_drift", "Drift of the states", "nats"),
+    "score_residual": ("diag/score_residual", "Score residual", "times its noise"),
+    "baseline_leak": ("diag/baseline_leak", "Baseline leak", "share of the gradient's noise"),
+    "gradients_aligned": ("diag/grad_participation", "Gradient participation", "directions"),
+    "critic_jump": ("train/loss_critic", "Critic loss", "squared error"),
+    "periodic_loss": ("train/loss_critic", "Critic loss", "squared error"),
+    "reward_cliff": ("diag/reward_mean", "Reward per frame", "reward"),
+    "memory_creep": ("time/memory_host", "Memory", "MB"),
+}
+"""What an alarm watches, where no panel shows it: metric, title and unit. Drawn where it was raised."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of a figure, short enough to draw."""
@@ -127,7 +147,7 @@ def figures(experiments: Sequence[Experiment]) -> list[Figure]:
     """All figures of a report, in reading order."""
     runs = [run for experiment in experiments for run in experiment.runs]
     if len(runs) == 1:
-        return [_of_one(panel, runs[0]) for panel in PANELS]
+        return [_of_one(panel, runs[0]) for panel in (*PANELS, *_signs(runs[0]))]
     tasks = list(dict.fromkeys(e.task for e in experiments))
     return [
         _of_many(panel, number, task if len(tasks) > 1 else "", experiments)
@@ -135,6 +155,20 @@ def figures(experiments: Sequence[Experiment]) -> list[Figure]:
         for number in range(len(panel.metrics))
         for task in tasks
     ]
+
+
+def _signs(run: Run) -> list[Panel]:
+    """Panels of what raised alarms in a run, and is not drawn anyway."""
+    found: dict[str, Panel] = {}
+    for event in run.events:
+        if event["kind"] == "alarm" and event["name"] in SIGNS:
+            metric, title, unit = SIGNS[event["name"]]
+            how = f"The alarm {event['name']} watches this."
+            key = metric.replace("/", "-").replace("_", "-")
+            panel = Panel(key, title, unit, how, ((metric, title.lower()),))
+            if len(run.get(metric).finite):
+                found.setdefault(metric, panel)
+    return list(found.values())
 
 
 def kind(event: dict[str, Any]) -> str:

@@ -147,6 +147,7 @@ def _verdict_of_one(run: Run) -> str:
     parts = [
         f'<p class="verdict u-{urgency}">{tables.badge(urgency)} '
         f"{escape(words[:1].upper() + words[1:])}.</p>",
+        _suspected(run),
         f"<p>{_state(run)}",
         f"Last return: {escape(tables.last_return(run))}. ",
         "The verdict judges the last tenth of the run; what happened before is below.</p>",
@@ -173,16 +174,28 @@ def _without_urgency(verdict: str) -> str:
     return rest if colon and word in URGENCIES else verdict
 
 
-def _story(run: Run, most: int = 3) -> str:
-    """The worst alarms of the whole run, each once, with when it first came."""
+def _suspected(run: Run) -> str:
+    """What probably broke, where the signs tell."""
+    cause = run.findings.suspect if run.findings is not None else None
+    if cause is None:
+        return ""
+    lead, _, rest = str(cause).partition(". ")
+    return f'<p class="suspect"><strong>{escape(lead)}.</strong> {escape(rest)}</p>'
+
+
+def _story(run: Run, most: int = 6) -> str:
+    """The alarms of the whole run in the order in which they came, each once, at its worst.
+
+    Where there are more than `most` kinds, the mildest are left out.
+    """
     first: dict[str, dict] = {}
-    alarms = [e for e in run.events if kind(e) in ("danger", "warn", "watch")]
+    alarms = [e for e in run.events if e["kind"] in ("alarm", "nonfinite")]
     for event in sorted(alarms, key=lambda e: (KINDS.index(kind(e)), e["frames"])):
         first.setdefault(str(event["name"]), event)
     items = [
         f"<li>{tables.badge(kind(e))} <strong>{escape(name)}</strong> at "
         f"{number(float(e['frames']))} frames: {escape(str(e.get('cause') or e.get('text', '')))}</li>"
-        for name, e in list(first.items())[:most]
+        for name, e in sorted(list(first.items())[:most], key=lambda item: item[1]["frames"])
     ]
     if not items:
         return "<p>No alarm was raised during the run.</p>"
@@ -190,8 +203,9 @@ def _story(run: Run, most: int = 3) -> str:
     more = f" The governor went back to an earlier state {rescues} times." if rescues > 1 else ""
     more = " The governor went back to an earlier state once." if rescues == 1 else more
     kinds = f"were {len(first)} kinds of alarm" if len(first) > 1 else "was one kind of alarm"
-    worst = f", the worst {most} of them below" if len(first) > most else ""
-    return f"<p>During the run there {kinds}{worst}.{more}</p><ul>{''.join(items)}</ul>"
+    which = ", in the order in which they came" if len(first) > 1 else ""
+    which = f", the worst {most} of them{which}" if len(first) > most else which
+    return f"<p>During the run there {kinds}{which}.{more}</p><ul>{''.join(items)}</ul>"
 
 
 def _crash(run: Run) -> str:
