@@ -397,6 +397,27 @@ def test_long_lists_of_events_are_cut_with_a_word(config: dict[str, Any], tmp_pa
     assert "101 more, less urgent, are in events.jsonl" in text
 
 
+def test_an_order_given_again_and_again_is_one_row(config: dict[str, Any], tmp_path: Path) -> None:
+    order = {"round": 1, "kind": "order", "name": "reseed", "given": False, "text": "WOULD ORDER"}
+    events = [order | {"frames": (k + 1) * U} for k in range(5)] + [alarm(U), alarm(2 * U)]
+    text = html(tmp_path, make(tmp_path / "seed1", config, events=events))
+    assert text.count('data-kind="watch"') == 1
+    assert f"and 4 times more, the last at {5 * U:,} frames" in text
+    assert text.count('data-kind="danger"') == 2  # alarms are onsets, each of its own
+
+
+def test_the_verdict_names_the_suspect_and_what_raised_alarms_is_drawn(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [row(k) | {"diag/policy_variance": 0.5 if k < 20 else 0.0} for k in range(40)]
+    blind = alarm(22 * U) | {"name": "state_blind"}
+    text = html(tmp_path, make(tmp_path / "seed1", config, rows, events=[blind]))
+    assert "Suspected: the policy" in text
+    assert f"From {21 * U:,} frames on" in text
+    assert "Policy variance over states" in text
+    assert "Dead hidden units" not in text
+
+
 def test_changes_can_be_copied_where_they_can_be_typed() -> None:
     from rl_twoclocks.reporting.tables import todo
 

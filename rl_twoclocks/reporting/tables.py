@@ -62,6 +62,7 @@ def events(runs: Sequence[Run]) -> str:
     if not found:
         return "<p>No alarm was raised, and nothing was ordered.</p>"
     found.sort(key=lambda item: (KINDS.index(item[0]), item[1]["frames"]))
+    found, again = _folded(found)
     columns = ["event", *(["run"] if several else []), "frames", "round", "what happened"]
     rows, kinds = [], []
     for sort, event, run in found[:EVENTS]:
@@ -72,7 +73,7 @@ def events(runs: Sequence[Run]) -> str:
                 *([escape(run.label)] if several else []),
                 number(float(event["frames"])),
                 number(float(event.get("round") or 0)),
-                _what(event),
+                _what(event) + _again(again[id(event)]),
             ]
         )
         kinds.append(sort)
@@ -91,6 +92,32 @@ def events(runs: Sequence[Run]) -> str:
         + table("Events, worst first", columns, rows, kinds)
         + more
     )
+
+
+Occurrence = tuple[str, dict[str, Any], Run]
+
+
+def _folded(found: list[Occurrence]) -> tuple[list[Occurrence], dict[int, list[float]]]:
+    """One row per order of a run that is given again and again, and the frames of the others."""
+    first: dict[tuple[str, str, int], dict[str, Any]] = {}
+    rows: list[Occurrence] = []
+    again: dict[int, list[float]] = {}
+    for sort, event, run in found:
+        key = (sort, str(event["name"]), id(run))
+        if event.get("kind") == "order" and key in first:
+            again[id(first[key])].append(float(event["frames"]))
+            continue
+        first[key] = event
+        again[id(event)] = []
+        rows.append((sort, event, run))
+    return rows, again
+
+
+def _again(frames: Sequence[float]) -> str:
+    if not frames:
+        return ""
+    times = "once" if len(frames) == 1 else f"{len(frames)} times"
+    return f" <small>and {times} more, the last at {number(frames[-1])} frames</small>"
 
 
 def _what(event: dict[str, Any]) -> str:
