@@ -162,7 +162,7 @@ def test_the_tip_that_the_rules_compute_is_gazebos(make: Make) -> None:
         state = world.states[0]
         elbow, tip = world.rules[0].points(state)
         fore = state.link("fore").place  # the middle of the forearm, 1 m up is the shoulder
-        assert ((elbow + tip) / 2) == pytest.approx([fore[0], fore[2] - 1.0], abs=1e-3)
+        assert ((np.array(elbow) + tip) / 2) == pytest.approx([fore[0], fore[2] - 1.0], abs=1e-3)
 
 
 # -- the tasks can be solved, and not by chance ---------------------------------------------------
@@ -179,7 +179,7 @@ def by_jacobian(world: Gazebo, i: int) -> np.ndarray:
     jacobian = np.stack([arm + fore, fore], axis=1)
     lower = 0.7 * 0.175 * math.sin(both)
     weight = 9.81 * np.array([(0.2 + 0.7 * 0.40) * math.sin(first) + lower, lower])
-    return jacobian.T @ (120 * (rules.target - rules.points(state)[1])) + weight
+    return jacobian.T @ (120 * np.subtract(rules.target, rules.points(state)[1])) + weight
 
 
 def by_bearing(world: Gazebo, i: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from rl_twoclocks.worlds.gazebo import (
 )
 from rl_twoclocks.worlds.gazebo import server as server_module
 from rl_twoclocks.worlds.gazebo.installation import VARIABLE
-from rl_twoclocks.worlds.gazebo.world import MAX_DEATHS
+from rl_twoclocks.worlds.gazebo.world import MAX_DEATHS, _cores
 from tests.worlds import gazebo_stand_in as stand_in
 from tests.worlds.gazebo_stand_in import DIE, DT, HANG, LIMIT
 
@@ -400,3 +401,26 @@ def test_the_installer_empties_no_folder(tmp_path: Path, slash: str) -> None:
     assert done.returncode == 1
     assert "tools is there and is no Gazebo" in done.stderr
     assert [p.name for p in tmp_path.rglob("*")] == ["tools", "file"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "servers", "stay"),
+    [({2, 5}, 1, [None]), ({2, 5}, 2, [2, 5]), ({2, 5}, 3, [2, 5, 2]), ({3}, 2, [None, None]),
+     ({0, 1, 2, 3}, 2, [None, None])],
+)  # fmt: skip
+def test_servers_stay_on_a_core_each_only_where_there_are_as_many(
+    cores: set[int], servers: int, stay: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
+    assert _cores(servers) == stay
+
+
+def test_a_server_stays_on_its_core_also_after_it_was_started_again(file: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    server = server_module.Server(file.read_text(), file.parent, StandIn(), core)
+    try:
+        for _ in range(2):
+            assert os.sched_getaffinity(server.process.pid) == {core}
+            server.start()
+    finally:
+        server.close()
