@@ -100,12 +100,15 @@ class Parts:
         n = self.env.batch_size[0]
         self.env.reseed(env_seeds(seed, "environment", n, index=self.clocks.frames))
         self.cut()
-        self.forget_open_episodes()
 
     def cut(self) -> None:
-        """Mark that the newest rollout is not continued, wherever it is."""
+        """Mark that the newest rollout is not continued, wherever it is.
+
+        The sums of its open episodes end with it: at once, or when it leaves the queue.
+        """
         if not self.delay.cut():
             self.window.cut()
+            self.forget_open_episodes()
 
     def forget_open_episodes(self) -> None:
         """Drop the sums that run on across rollouts: the environments are reset."""
@@ -142,7 +145,13 @@ def build(config: Config, derived: Derived) -> Parts:
     here = config.collect.mode == "sync"
     n = config.num_envs if here else 1
     seeds = env_seeds(config.seed, "environment", n)
-    env = make_env(config.task, config.collect, n, seeds, columns(config) if here else 0)
+    env = make_env(
+        config.task,
+        config.collect,
+        n,
+        seeds,
+        columns(config, config.clocks.update_frequency) if here else 0,
+    )
     if env.image != bool(config.model.convolutions) or (env.image and config.normalize.observation):
         env.close()
         raise ConfigError(
@@ -193,10 +202,10 @@ def build(config: Config, derived: Derived) -> Parts:
     )
 
 
-def columns(config: Config) -> int:
-    """Decisions per environment that wait or are learnt from at one time."""
+def columns(config: Config, update_frequency: int) -> int:
+    """Decisions per environment that wait or are learnt from at one time, at most."""
     clocks = config.clocks
-    waiting = clocks.lag * clocks.update_frequency if clocks.lag_mode == "queue" else 0
+    waiting = clocks.lag * update_frequency if clocks.lag_mode == "queue" else 0
     return (clocks.batch_size + waiting) // config.num_envs
 
 

@@ -78,7 +78,8 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     """
     kl = versions * max(dims, 1.0)
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
-    clip = min(level.clip_fraction * max(dims, 1.0) ** 0.5, 0.8)
+    clip = level.clip_fraction
+    clip = clip if clip > 1 else min(clip * max(dims, 1.0) ** 0.5, 0.8)
     c = config.clocks
     slower = lower_rate(config)
     fewer = f"clocks.update_epochs={c.update_epochs // 2}" if c.update_epochs > 1 else slower

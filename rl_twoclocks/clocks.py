@@ -64,9 +64,9 @@ def clock_readings(
         used: share of the window's frames that a round draws from.
 
     Returns:
-        `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds that a
-        frame has served, this one included. ratio_measured: frames in the window per fresh one; equals
-        B / U once the window is full. reuse: ratio_measured x passes x used.
+        `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds for
+        which a frame has been in the window, this one included. ratio_measured: frames in the window
+        per fresh one; equals B / U once the window is full. reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
     measured = versions.numel() / fresh
@@ -76,8 +76,9 @@ def clock_readings(
         "clock/staleness_min": float(staleness.min()),
         "clock/staleness_mean": float(staleness.mean()),
         "clock/staleness_max": float(staleness.max()),
-        "clock/lifetime_mean": float(staleness.mean()) + 1,
-        "clock/lifetime_max": float(staleness.max()) + 1,
+        # What waited before it was learnt from served no round by that.
+        "clock/lifetime_mean": float((staleness - staleness.min()).mean()) + 1,
+        "clock/lifetime_max": float(staleness.max() - staleness.min()) + 1,
         "clock/publish_lag": clocks.policy_version - clocks.published_version,
         "clock/reuse": measured * passes * used,
         "clock/steps_per_frame": passes * minibatches / fresh,

@@ -229,6 +229,11 @@ class NormalizeConfig(Group):
     reward_clip: float = Field(default=10.0, gt=0)
     """Scaled rewards are cut to plus or minus this (mode return only)."""
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether the first rollout only estimates statistics."""
+        return self.calibrate and (self.observation or self.reward == "return")
+
 
 class RedisConfig(Group):
     """The queue between generators and the learner."""

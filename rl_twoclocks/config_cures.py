@@ -29,7 +29,7 @@ class ReseedConfig(Group):
     noise: float = Field(default=0.01, ge=0)
     """Deviation of the noise on the next rollout's observations, in their running deviations."""
     rest: int = Field(default=10, ge=1)
-    """Rounds between two reseedings."""
+    """Rounds between two reseedings, and never fewer than the longest episode takes."""
 
 
 class StepConfig(Group):
@@ -40,11 +40,11 @@ class StepConfig(Group):
     always: bool = False
     """Scale steps from the first round on, alarm or not."""
     kl_target: float = Field(default=0.02, gt=0)
-    """KL per minibatch to the proximal policy, in nats, that steps are scaled towards."""
+    """KL per minibatch to the proximal policy that steps aim at, in nats per action dimension."""
     ess_base: float = Field(default=0.9, gt=0, le=1)
     """Effective sample size below which steps shrink as sqrt(ESS / base)."""
     kl_stop: float = Field(default=0.1, gt=0)
-    """KL at which a round stops while this cure is on."""
+    """KL at which a round stops while this cure is on, in nats per action dimension."""
     hold: int = Field(default=20, ge=1)
     """Rounds for which it stays on after the alarm ended."""
 

@@ -115,7 +115,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         # Publish: the policy clock ticks. Weights and normaliser statistics change together, here.
         if not orders.rescue:
             parts.update_statistics(rollout)
-        if config.collect.reset_each_rollout:
+        if config.collect.reset_each_rollout or "abandoned" in rollout:
             parts.forget_open_episodes()
         session.publish(readings, now=calibrating or orders.rescue)
         steering.obey(orders, session)

@@ -33,7 +33,7 @@ def clipped(
     max_importance_ratio: Tensor | float = 100.0,
 ) -> PolicyTerms:
     """PPO's clipped surrogate around the behaviour policy (Schulman et al. 2017, eq. 7)."""
-    ratio = (log_prob - behaviour_log_prob).exp()
+    ratio = _ratio(log_prob, behaviour_log_prob)
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
     return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
@@ -52,7 +52,7 @@ def decoupled(
     The weight is capped by `max_importance_ratio`.
     """
     weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
-    ratio = (log_prob - proximal_log_prob).exp()
+    ratio = _ratio(log_prob, proximal_log_prob)
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     loss = -weight * torch.minimum(ratio * advantage, bounded * advantage)
     return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
@@ -71,11 +71,12 @@ def geppo(
     Both carry the weight proximal/behaviour, which is capped by `max_importance_ratio`.
     """
     centre = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
-    ratio = centre * (log_prob - proximal_log_prob).exp()
+    moved = _ratio(log_prob, proximal_log_prob)
+    ratio = centre * moved
     bounded = _clamp(ratio, centre - clip_epsilon, centre + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
     outside = ((ratio - centre).abs() > clip_epsilon).to(ratio.dtype)
-    return PolicyTerms(loss, (log_prob - proximal_log_prob).exp(), outside)
+    return PolicyTerms(loss, moved, outside)
 
 
 def spo(
@@ -92,7 +93,7 @@ def spo(
     region are drawn back to it, where a clip leaves them alone.
     """
     weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
-    ratio = (log_prob - proximal_log_prob).exp()
+    ratio = _ratio(log_prob, proximal_log_prob)
     penalty = advantage.abs() * (ratio - 1).square() / (2 * clip_epsilon)
     return PolicyTerms(
         -weight * (ratio * advantage - penalty), ratio, _outside(ratio, clip_epsilon)
@@ -150,7 +151,7 @@ def centred(
             sampling, whose expected score is zero by itself at the proximal policy.
     """
     weight = _capped((power * (proximal_log_prob - behaviour_log_prob)).exp(), max_importance_ratio)
-    ratio = (log_prob - proximal_log_prob).exp()
+    ratio = _ratio(log_prob, proximal_log_prob)
     bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
     surrogate = torch.minimum(ratio * advantage, bounded * advantage)
     if expected is not None:
@@ -196,6 +197,20 @@ def standardize(advantage: Tensor) -> Tensor:
     # Once more: what rounding of a large mean leaves over would be blown up to size 1.
     centred = centred - centred.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
+
+
+LARGEST = 20.0
+"""Log ratio beyond which a ratio grows with it, not with its exponential."""
+
+
+def _ratio(log_prob: Tensor, of: Tensor) -> Tensor:
+    """The ratio of two probabilities, with a gradient that is finite whatever the ratio.
+
+    An exponential that overflows has the gradient 0 x inf where a clip has silenced its frame.
+    """
+    gap = log_prob - of
+    within = gap.clamp(max=LARGEST)
+    return within.exp() * (1 + (gap - within))
 
 
 def _clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:

@@ -66,8 +66,7 @@ class Derived:
         """Say it for a person, one line per fact."""
         c = config.clocks
         budget = f"{config.total_frames:,} frames asked, {self.rounds:,} rounds = {self.frames:,}"
-        calibrates = config.normalize.observation and config.normalize.calibrate
-        first = " (none in round 1, which calibrates)" if calibrates else ""
+        first = " (none in round 1, which calibrates)" if config.normalize.calibrates else ""
         return [
             f"clocks    B {c.batch_size:,} / U {c.update_frequency:,} = ratio {self.clock_ratio:.3g}"
             f" ({self.zone}), {c.update_epochs} passes, reuse {self.reuse:.3g}",
@@ -106,7 +105,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     rounds = config.total_frames // clocks.update_frequency
     frames = clocks.sample or clocks.batch_size
     minibatches = -(-frames // clocks.minibatch_size)
-    calibrating = int(config.normalize.observation and config.normalize.calibrate)
+    calibrating = int(config.normalize.calibrates)
     if rounds * clocks.update_frequency < config.total_frames:
         left = config.total_frames - rounds * clocks.update_frequency
         notes.append(

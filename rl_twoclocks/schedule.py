@@ -21,7 +21,7 @@ class Schedule:
         c = config.clocks
         # Rollouts that fill a queue are not learnt from: the first round comes after them.
         waiting = c.lag * c.update_frequency if c.lag_mode == "queue" else 0
-        self.end = config.optim.anneal_frames or max(config.total_frames - waiting, 1)
+        self.end = max((config.optim.anneal_frames or config.total_frames) - waiting, 1)
         self.first = c.update_frequency + waiting
         kl_stop = config.algo.target_kl if config.interventions.kl_stop else None
         self.kl_limit = math.inf if kl_stop is None else 1.5 * kl_stop

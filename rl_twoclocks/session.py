@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDict
 
 from rl_twoclocks import state
-from rl_twoclocks.build import Parts
+from rl_twoclocks.build import Parts, columns
 from rl_twoclocks.config import Config
 from rl_twoclocks.diagnose import Diagnose
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -151,7 +151,9 @@ class Session:
         if self.align:
             parts.window.clear()
             self._tick(parts.source.discard())
-            parts.delay.clear()
+            if parts.delay.queue:
+                parts.delay.clear()
+                parts.episodes.lose_open()
             limit = 0
         while True:
             try:
@@ -214,6 +216,9 @@ class Session:
             self.parts.delay.clear()
             self.parts.window.cut()
             self.parts.forget_open_episodes()
+            self.parts.episodes.lose_open()
+        if self.parts.env.frames is not None:
+            self.parts.env.frames.remember(columns(self.config, update_frequency))
         self.parts.env.hold()
         noise = self.parts.policy_noise.get_state()
         with self.name_place():
@@ -227,7 +232,6 @@ class Session:
         self._tick(self.parts.source.discard())
         self.parts.source.begin_new_episodes(self.config.seed, self.parts.clocks.frames)
         self.parts.cut()
-        self.parts.forget_open_episodes()
 
     def watch(self, ready: Round) -> None:
         """Let watchers see weights and gradients of this round, where that is due."""
@@ -243,7 +247,7 @@ class Session:
     def calibrating(self) -> bool:
         """Whether this round only estimates the normaliser's statistics."""
         norm = self.parts.normalizer
-        return norm.config.observation and norm.config.calibrate and norm.observation.count == 0
+        return norm.config.calibrates and norm.observation.count == norm.returns.count == 0
 
     @contextlib.contextmanager
     def name_place(self, during: str = "") -> Iterator[None]:

@@ -246,7 +246,8 @@ class Update:
             # How far this round's steps have come. An average lags behind every step, so that a stop
             # by the KL to it would end the next round at its first step, and all that follow.
             log_ratio = log_prob - start
-            kl = (log_ratio.exp() - 1 - log_ratio).mean()  # k3, never negative
+            # k3, never negative but for rounding.
+            kl = (torch.expm1(log_ratio) - log_ratio).clamp(min=0).mean()
             ess = effective_sample_size((log_prob - behaviour).flatten())
         aux = (policy, critic, entropy, kl, terms.clipped.mean(), ess, terms.ratio.max())
         return loss, aux

@@ -53,8 +53,9 @@ def frames_of(collected: TensorDictBase, distribution: Distribution, cut_end: bo
     )
 
 
-BESIDES = ("success", "discounted", "episode_return", "episode_length")
-"""What a rollout may have besides the schema, the last three if from elsewhere: for statistics alone."""
+BESIDES = ("success", "abandoned", "discounted", "episode_return", "episode_length")
+"""What a rollout may have besides the schema, for statistics alone: `abandoned`, where environments were
+reset after it, while it waited; the last three if it is from elsewhere."""
 
 
 class Window:

@@ -75,3 +75,10 @@ def test_counters_make_a_round_trip() -> None:
         "clock/simulator_frames": 2,
         "clock/skipped_steps": 6,
     }
+
+
+def test_frames_that_waited_before_they_were_learnt_from_have_served_no_round_by_that() -> None:
+    versions = torch.tensor([[0, 0, 1, 1]])
+    got = clock_readings(Clocks(policy_version=9), versions, 2, 2.0, 10, 4)
+    assert got["clock/staleness_max"] == 9.0
+    assert (got["clock/lifetime_mean"], got["clock/lifetime_max"]) == (1.5, 2.0)

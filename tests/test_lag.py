@@ -9,9 +9,11 @@ import torch
 
 import rl_twoclocks
 from rl_twoclocks.build import build
+from rl_twoclocks.collect.episodes import Episodes
 from rl_twoclocks.flowmap import predict
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.safety import settle
+from rl_twoclocks.schedule import Schedule
 from rl_twoclocks.update import Controls
 from tests.envs import run_config
 
@@ -162,3 +164,36 @@ def test_an_interval_that_was_asked_for_is_no_failure_to_publish(tmp_path: Path)
 
     trained(tmp_path, "clocks.publish_interval=5", "diagnostics=default")
     assert not [e for e in read_events(tmp_path / "events.jsonl") if e["name"] == "publish_lag"]
+
+
+def test_schedules_end_where_they_are_told_to_whatever_waits_in_a_queue(tmp_path: Path) -> None:
+    for lag in (0, 4):
+        words = [f"clocks.lag={lag}", "optim.anneal_frames=640", "total_frames=1280"]
+        schedule = Schedule(run_config("Target", tmp_path, *words))
+        first = 64 * (lag + 1)
+        assert schedule(first).learning_rate == pytest.approx(3e-4)
+        assert schedule(640 + 64).learning_rate == 0.0
+        assert schedule(640).learning_rate > 0
+
+
+@pytest.mark.parametrize("words", [["checkpoint.episode_boundary=true"], []])
+def test_only_whole_episodes_are_counted_when_environments_are_reset_under_lag(
+    words: list[str], tmp_path: Path
+) -> None:
+    """Episodes of 10 in rollouts of 16 columns: a reset leaves one open in every environment."""
+    more = ["clocks.lag=2", "checkpoint.every_frames=192", "task.kwargs={length: 10}"]
+    config = run_config("Counter", tmp_path, "total_frames=1280", *more, *words)
+    rl_twoclocks.train(config)
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert {row["rollout/return_mean"] for row in found} == {10.0}
+    assert {row["rollout/return_std"] for row in found} == {0.0}
+
+
+def test_episodes_that_lost_frames_are_not_counted_at_their_ends() -> None:
+    episodes = Episodes(num_envs=1)
+    ends = torch.zeros(1, 6, dtype=torch.bool)
+    ends[0, 3] = True
+    assert episodes.update(torch.ones(1, 6), ends) == [(4.0, 4)]
+    episodes.lose_open()
+    assert episodes.update(torch.ones(1, 6), ends) == []
+    assert episodes.update(torch.ones(1, 6), ends) == [(6.0, 6)]

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import rl_twoclocks
 from rl_twoclocks.config import NormalizeConfig
 from rl_twoclocks.normalize import Normalizer, RunningMoments
+from rl_twoclocks.record import read_metrics
+from tests.envs import run_config
 
 
 def make(num_envs: int = 1, gamma: float = 0.5, **config) -> Normalizer:
@@ -169,3 +174,21 @@ def test_open_returns_are_dropped_where_the_number_of_environments_differs() -> 
     other.load_state_dict(norm.state_dict())
     assert other.discounted.tolist() == [0.0, 0.0]
     assert other.observation.count == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "calibrates"),
+    [
+        ([], True),
+        (["normalize.observation=false"], True),
+        (["normalize.observation=false", "normalize.reward=none"], False),
+        (["normalize.calibrate=false"], False),
+    ],
+)
+def test_the_first_rollout_calibrates_whatever_has_statistics(
+    words: list[str], calibrates: bool, tmp_path: Path
+) -> None:
+    rl_twoclocks.train(run_config("Counter", tmp_path, "total_frames=192", *words))
+    steps = [row["clock/update_steps"] for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert (steps[0] == 0) is calibrates
+    assert steps[1] > steps[0]

@@ -202,3 +202,20 @@ def test_standardize_brings_any_scale_to_deviation_one(scale: float) -> None:
     x = standardize(scale * torch.randn(512, generator=torch.Generator().manual_seed(0)))
     assert float(x.mean()) == pytest.approx(0, abs=1e-5)
     assert float(x.std(correction=0)) == pytest.approx(1, abs=2e-2)
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "spo"])
+@pytest.mark.parametrize("gap", [30.0, 100.0, 1000.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_huge_ratio_has_a_finite_gradient(name: str, gap: float, advantage: float) -> None:
+    log_prob = torch.tensor([gap, 0.0], requires_grad=True)
+    old = torch.zeros(2)
+    found = OBJECTIVES[name](log_prob, old, old, torch.tensor([advantage, 1.0]), 0.2)
+    (grad,) = torch.autograd.grad(found.loss.sum(), log_prob)
+    assert torch.isfinite(found.loss).all()
+    assert torch.isfinite(grad).all()
+    # Silenced where it has gone as far as was wanted, drawn back where it went the wrong way.
+    if advantage > 0:
+        assert grad[0] == (0.0 if name != "vaco" else grad[0])
+    else:
+        assert grad[0] > 0

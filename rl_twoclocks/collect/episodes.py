@@ -31,7 +31,8 @@ class Episodes:
             for end in np.flatnonzero(d[env]) + 1:
                 total = self.returns[env] + r[env, start:end].sum()
                 length = int(self.lengths[env] + end - start)
-                finished.append((int(end), float(total), length))
+                if not np.isnan(total):
+                    finished.append((int(end), float(total), length))
                 self.returns[env], self.lengths[env], start = 0.0, 0, int(end)
             self.returns[env] += r[env, start:].sum()
             self.lengths[env] += r.shape[1] - start
@@ -49,6 +50,10 @@ class Episodes:
         """Forget unfinished episodes: the environments were reset."""
         self.returns[:] = 0.0
         self.lengths[:] = 0
+
+    def lose_open(self) -> None:
+        """Leave unfinished episodes out when they end: frames of theirs were dropped."""
+        self.returns[:] = np.nan
 
     def readings(self) -> dict[str, float]:
         """`rollout/*`: mean return and length of the newest finished episodes, and their count.

@@ -46,7 +46,9 @@ class Delay:
     def cut(self) -> bool:
         """Mark that the newest waiting rollout is not continued; False if none waits."""
         if self.queue:
-            self.queue[-1]["cut"][:, -1] = True
+            newest = self.queue[-1]
+            newest["cut"][:, -1] = True
+            newest["abandoned"] = newest["cut"].clone()
         return bool(self.queue)
 
     def state_dict(self) -> list[dict[str, torch.Tensor]]:

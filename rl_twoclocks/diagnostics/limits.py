@@ -155,6 +155,10 @@ _ORDER = (
 """Levels of one sign, the milder one first."""
 
 
+NEVER = 1.1
+"""A share that nothing is beyond."""
+
+
 def levels(config: Config) -> Limits:
     """The set that a run's alarms use; ages that its configuration asks for are no failures.
 
@@ -164,6 +168,12 @@ def levels(config: Config) -> Limits:
     found = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     late = float(config.clocks.publish_interval)
     overlap = 1.0 if config.collect.mode != "sync" else 0.0
+    clocks = config.clocks
+    stale = clocks.batch_size > clocks.update_frequency or clocks.lag > 0 or late + overlap > 1
+    if config.algo.objective == "vaco" or (config.algo.objective == "clipped" and stale):
+        # Their regions lie around the policy that collected: stale frames are outside from the start,
+        # and fewer passes bring none of them back.
+        found = replace(found, clip_fraction=max(found.clip_fraction, NEVER))
     return replace(
         found,
         publish_late=max(found.publish_late, late),

@@ -159,7 +159,8 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
 
 def clip_level(limits: Limits, history: History) -> float:
     """Clip fraction that is too much: the joint ratio spreads as the square root of dimensions."""
-    return min(limits.clip_fraction * action_dims(history) ** 0.5, 0.8)
+    level = limits.clip_fraction
+    return level if level > 1 else min(level * action_dims(history) ** 0.5, 0.8)
 
 
 def clip_alarm(history: History, limits: Limits) -> Alarm | None:

@@ -49,6 +49,11 @@ class FrameStore:
         self.count += len(frames)
         return numbers
 
+    def remember(self, decisions: int) -> None:
+        """Keep all frames of at least so many decisions from now on."""
+        if decisions > (self._marks.maxlen or 0):
+            self._marks = deque(self._marks, maxlen=decisions)
+
     def _grow(self, capacity: int) -> None:
         old = {"frames": self.frames, "count": self.count, "marks": list(self._marks)}
         self.frames = self.frames.new_zeros(capacity, *self.frames.shape[1:])

@@ -11,7 +11,11 @@ from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 
 class Ratio(Remembering):
-    """Halves the clock ratio, or brings it to the family's cap, when data is too old for its policy."""
+    """Halves the clock ratio, or brings it to the family's cap, when data is too old for its policy.
+
+    For the rest of the run: a ratio that was too high for this run is not tried again. Where the newest
+    data is old already (a queue, a policy that is seldom published), the window is not what makes it so.
+    """
 
     name = "ratio"
     memory = ("last", "most")
@@ -26,7 +30,9 @@ class Ratio(Remembering):
     def propose(self, view: View) -> Change | None:
         """Order smaller B, or larger U, from the next rollout on."""
         why = view.any_of("effective_sample_size", "clock_ratio", at_least="danger")
-        why += view.any_of("baseline_leak", "policy_lag", at_least="warn")
+        why += view.any_of("baseline_leak", at_least="warn")
+        if view.any_of("policy_lag", at_least="warn"):
+            why = []
         batch, frequency = view.orders.batch_size, view.orders.update_frequency
         ratio = min(batch / frequency, self.most or batch / frequency)
         if why and view.round - self.last >= self.config.rest and ratio > 1:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
+from rl_twoclocks.diagnostics.policy_shift import action_dims
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change, Orders
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
@@ -78,6 +79,7 @@ class Rescue(Remembering):
             )
         batch, frequency = self._clocks(view.config)
         scale, steps = self.config.step**self.count, view.config.interventions.step
+        dims = action_dims(view.history)
         fields: dict[str, Any] = {
             "rescue": rescue,
             "batch_size": batch,
@@ -85,9 +87,9 @@ class Rescue(Remembering):
             "controls": {
                 "learning_rate": view.orders.controls.learning_rate * scale,
                 # What fell once moves too fast: from here on every step is measured.
-                "kl_target": steps.kl_target,
+                "kl_target": steps.kl_target * dims,
                 "ess_base": max(view.orders.controls.ess_base, steps.ess_base),
-                "kl_limit": min(view.orders.controls.kl_limit, steps.kl_stop),
+                "kl_limit": min(view.orders.controls.kl_limit, steps.kl_stop * dims),
                 # A policy that has narrowed on the way to the cliff explores nothing.
                 "entropy_coeff": max(view.orders.controls.entropy_coeff, self.config.entropy_coeff),
             },

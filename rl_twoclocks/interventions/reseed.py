@@ -6,7 +6,10 @@ reproducible. Source: the two-clocks write-up, stage one.
 
 from __future__ import annotations
 
+import math
+
 from rl_twoclocks.config_cures import ReseedConfig
+from rl_twoclocks.diagnostics.history import EPISODE
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 
@@ -25,7 +28,9 @@ class Reseed(Remembering):
     def propose(self, view: View) -> Change | None:
         """Begin new episodes before the next rollout."""
         why = view.any_of("diversity", "duplicates", "reward_staircase", at_least="warn")
-        if not why or view.round - self.last < self.config.rest:
+        # Episodes must have time to end: their returns tell whether the narrow policy has learnt.
+        rest = max(self.config.rest, math.ceil(view.history.newest(EPISODE, 0.0)) + 1)
+        if not why or view.round - self.last < rest:
             return None
         self.last = view.round
         what = f"new episodes in all environments, observation noise {self.config.noise:g}"

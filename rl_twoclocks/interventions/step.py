@@ -7,6 +7,7 @@ cure switches them on and off. The step never exceeds the tuned learning rate.
 from __future__ import annotations
 
 from rl_twoclocks.config_cures import StepConfig
+from rl_twoclocks.diagnostics.policy_shift import action_dims
 from rl_twoclocks.interventions.cure import Remembering, View
 from rl_twoclocks.interventions.orders import Change
 
@@ -31,8 +32,10 @@ class Step(Remembering):
         if view.round > self.until and not self.config.always:
             return None
         c = self.config
-        limit = min(view.orders.controls.kl_limit, c.kl_stop)
+        # As the alarms: what a policy of many action dimensions moves in all of them adds up.
+        target, stop = (each * action_dims(view.history) for each in (c.kl_target, c.kl_stop))
+        limit = min(view.orders.controls.kl_limit, stop)
         base = max(view.orders.controls.ess_base, c.ess_base)
-        controls = {"kl_target": c.kl_target, "ess_base": base, "kl_limit": limit}
-        what = f"scale steps to a KL of {c.kl_target:g} and by the effective sample size"
+        controls = {"kl_target": target, "ess_base": base, "kl_limit": limit}
+        what = f"scale steps to a KL of {target:.3g} and by the effective sample size"
         return Change(self.name, self.why or "always", what, {"controls": controls})

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_twoclocks.diagnostics import CALIBRATED, Limits, policy_shift
+from rl_twoclocks import compose
+from rl_twoclocks.diagnostics import CALIBRATED, Limits, levels, policy_shift
 from rl_twoclocks.diagnostics.policy_shift import (
     clip_alarm,
     effective_sample_size,
@@ -217,3 +218,22 @@ def test_clip_alarm_after_two_rounds() -> None:
 @pytest.mark.parametrize("series", [[0.3, 0.3, 0.3], [0.1, 0.1, 0.6], [0.6, 0.6, 0.1]])
 def test_clip_alarm_is_silent(series: list[float]) -> None:
     assert clip_alarm(recorded(SIX | {"train/clip_fraction": series}), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "alarms"),
+    [
+        (["algo=clipped"], True),
+        (["algo=clipped", "clocks.lag=2"], False),
+        (["algo=clipped", "clocks=safe"], False),
+        (["algo=clipped", "collect=async"], False),
+        (["algo=decoupled", "clocks.lag=2"], True),
+        (["algo=vaco"], False),
+    ],
+)
+def test_frames_outside_a_region_around_old_data_are_no_sign_of_too_many_passes(
+    words: list[str], alarms: bool
+) -> None:
+    level = levels(compose(["task=halfcheetah", *words]))
+    found = clip_alarm(recorded(SIX | {"train/clip_fraction": [1.0, 1.0, 1.0]}), level)
+    assert (found is not None) is alarms

@@ -102,3 +102,19 @@ def test_a_ring_that_has_grown_is_restored_whole() -> None:
         for old in numbers[t + 1 :]:
             one, other = (stack.store.stacks(torch.from_numpy(old)) for stack in stacks)
             assert torch.equal(one, other) and int(one.min()) > 0
+
+
+def test_the_ring_remembers_more_decisions_when_told_to() -> None:
+    stack = FrameStack(2, 4, (2, 3), remember=10)
+    stack.begin(frame(0, 2), None)
+    numbers = [stack.push(frame(t, 2)) for t in range(1, 9)]
+    stack.store.remember(200)
+    for t in range(9, 150):
+        stack.push(frame(t, 2))
+    for t, each in enumerate(numbers, 1):
+        newest = stack.store.stacks(torch.from_numpy(each))[:, -1]
+        assert bool((newest == t).all())
+    capacity = len(stack.store.frames)
+    stack.store.remember(10)
+    stack.push(frame(150, 2))
+    assert len(stack.store.frames) == capacity  # never forgets sooner than it was told to

@@ -92,8 +92,7 @@ def test_u_stays_as_long_as_b_can_fall() -> None:
         ("clock_ratio", "watch", False),
         ("score_residual", "warn", False),
         ("baseline_leak", "warn", True),
-        ("policy_lag", "warn", True),
-        ("policy_lag", "watch", False),
+        ("policy_lag", "danger", False),
         ("policy_kl", "danger", False),
     ],
 )
@@ -161,3 +160,9 @@ def test_its_memory_makes_a_round_trip() -> None:
         a, b = (c.propose(view(round=k, on=OLD, settings=settings)) for c in (one, other))
         assert a == b
         assert a is not None
+
+
+def test_a_window_whose_newest_data_is_old_is_not_what_makes_it_so() -> None:
+    settings = config(batch_size=4096, update_frequency=512)
+    on = alarms("effective_sample_size", "policy_lag")
+    assert Ratio(RatioConfig()).propose(view(on=on, settings=settings)) is None

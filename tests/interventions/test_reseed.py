@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rl_twoclocks.config_cures import ReseedConfig
+from rl_twoclocks.diagnostics import History
+from rl_twoclocks.diagnostics.history import EPISODE
 from rl_twoclocks.interventions.reseed import Reseed
 from tests.interventions.views import alarms, view
 
@@ -44,3 +46,12 @@ def test_its_memory_makes_a_round_trip() -> None:
     other.load_state_dict(one.state_dict())
     assert other.propose(view(round=16, on=alarms("diversity"))) is None
     assert other.propose(view(round=17, on=alarms("diversity"))) is not None
+
+
+@pytest.mark.parametrize(("episode", "rest"), [(15.2, 17), (3.0, 10)])
+def test_episodes_have_time_to_end_between_two_reseedings(episode: float, rest: int) -> None:
+    history = History()
+    history.add({EPISODE: episode})
+    cure, on = Reseed(ReseedConfig(rest=10)), alarms("diversity")
+    given = [k for k in range(40) if cure.propose(view(round=k, on=on, history=history))]
+    assert given[1] - given[0] == rest

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from rl_twoclocks.config_cures import StepConfig
+from rl_twoclocks.config_cures import RescueConfig, StepConfig
+from rl_twoclocks.diagnostics import History
+from rl_twoclocks.interventions.rescue import Rescue
 from rl_twoclocks.interventions.step import Step
 from tests.interventions.views import alarms, controls, view
 
@@ -71,3 +73,14 @@ def test_its_memory_makes_a_round_trip() -> None:
     assert held is not None
     assert held.why == "clip_fraction"
     assert other.propose(view(round=13)) is None
+
+
+@pytest.mark.parametrize("cure", [Step(StepConfig()), Rescue(RescueConfig())])
+def test_targets_count_per_action_dimension_as_the_alarms_do(cure: Step | Rescue) -> None:
+    history = History()
+    history.add({"diag/action_dims": 17.0, "train/kl": 1.0})
+    on = alarms("policy_kl", "reward_cliff")
+    change = cure.propose(view(round=30, on=on, history=history, rule=controls(kl_limit=9.0)))
+    assert change is not None
+    found = change.fields["controls"]
+    assert (found["kl_target"], found["kl_limit"]) == pytest.approx((0.02 * 17, 0.1 * 17))
