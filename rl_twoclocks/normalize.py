@@ -84,7 +84,9 @@ class Normalizer:
         if self.real is not None:
             self.shift = torch.where(self.real, self.shift, 0.0)
             self.scale = torch.where(self.real, self.scale, 1.0)
-        self._reward_factor = 1.0 / (float(self.returns.variance.sqrt()) + 1e-8)
+        deviation = float(self.returns.variance.sqrt())
+        # Rewards that were all zero so far say nothing of their size.
+        self._reward_factor = 1.0 / (deviation + 1e-8) if deviation > 0 else 1.0
 
     def update(self, observation: Tensor, reward: Tensor, done: Tensor) -> None:
         """Merge a rollout: observations [N, T, ...], raw rewards and ends [N, T].

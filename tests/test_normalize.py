@@ -192,3 +192,10 @@ def test_the_first_rollout_calibrates_whatever_has_statistics(
     steps = [row["clock/update_steps"] for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert (steps[0] == 0) is calibrates
     assert steps[1] > steps[0]
+
+
+def test_the_first_reward_after_none_keeps_its_size_beside_a_smaller_one() -> None:
+    norm = make()
+    zeros = torch.zeros(1, 50)
+    norm.update(torch.zeros(1, 50, 2), zeros, torch.zeros(1, 50, dtype=torch.bool))
+    assert norm.scale_reward(torch.tensor([1.0, 0.01])).tolist() == pytest.approx([1.0, 0.01])
