@@ -2,12 +2,17 @@
 
     python scripts/faults.py run --tasks halfcheetah hopper cartpole --seeds 1 2 3 4 5 --runs runs/faults
     python scripts/faults.py table --runs runs/faults
+    python scripts/faults.py suspects --runs runs/faults
 
 Every fault begins at 40 % of the run (`from_start` ones at once). The rule, written down before the
 scored runs: a fault counts as detected if the alarm in `FAULTS` begins at or after the moment of
 planting and before the run ends. The governor only watches (`interventions=observe`). Lead time is the
 number of rounds from that alarm to the collapse (three evaluations in a row below half of the best
 score), where there is one; an alarm on another name is not counted.
+
+`suspects` asks whom `rl_twoclocks.suspect` suspects in each run, and writes
+docs/benchmarks/suspects.csv, where rows of other runs stay. Right is the part in `SUSPECTS`, from at most two rounds before the fault
+was planted on. The rules were built on HalfCheetah with seed 6, which is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import rows as kept
 import torch
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +48,20 @@ FAULTS = {
     "cliff": "reward_cliff",
     "normaliser": "first_ratio",
 }
+SUSPECTS = {
+    "frozen": "the observations",
+    "contraction": "the observations",
+    "duplicates": "the environments",
+    "learning_rate": "the optimizer's steps",
+    "lag": "the way from collection to learning",
+    "state_blind": "the policy's network",
+    "cliff": "the environments that train",
+    "normaliser": "the way from collection to learning",
+    "none": "nobody",
+}
+BUILT_ON = ("halfcheetah", 6)
 FRAMES = 60_000
+RUN = ("task", "fault", "seed")
 ROUND = 512
 """Frames per round (B = U): alarms count in rounds, so short rounds show a fault in fewer frames."""
 LAG = 10
@@ -250,6 +269,45 @@ def table(runs: Path, out: Path | None) -> None:
             writer.writerows(rows)
 
 
+def suspects(runs: Path) -> None:
+    """Who is suspected in each finished run."""
+    from rl_twoclocks.findings import stored_config
+    from rl_twoclocks.record import read_metrics
+    from rl_twoclocks.record.events import read_events
+    from rl_twoclocks.suspect import suspect
+
+    rows = []
+    for place in sorted(runs.glob("*/*/seed*")):
+        task, fault, seed = place.parts[-3], place.parts[-2], int(place.name[4:])
+        if fault not in SUSPECTS or (task, seed) == BUILT_ON:
+            continue
+        if not (place / "result.json").is_file():
+            continue
+        begin = json.loads((place / "planted.json").read_text())["begin"]
+        metrics, events = (
+            read_metrics(place / "metrics.jsonl"),
+            read_events(place / "events.jsonl"),
+        )
+        found = suspect(stored_config(place), metrics, events)
+        part = "nobody" if found is None else found.part
+        timely = found is None or fault == "learning_rate" or found.frames >= begin - 2 * ROUND
+        told = f"python scripts/faults.py run --tasks {task} --faults {fault} --seeds {seed}"
+        rows.append(
+            {
+                "task": task,
+                "fault": fault,
+                "seed": seed,
+                "suspected": part,
+                "right": int(part == SUSPECTS[fault] and timely),
+                "planted_at": begin,
+                "since": "" if found is None else found.frames,
+                "command": told,
+            }
+        )
+    for row in kept.merge(ROOT / "docs" / "benchmarks" / "suspects.csv", rows, RUN):
+        print(*list(row.values())[:-1], sep="\t")
+
+
 def merge(old: Path, new: Path) -> None:
     """Put the rows of a table that was made of a few runs in place of those of the same runs."""
     with open(old, newline="") as file:
@@ -268,7 +326,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("what", choices=["run", "table", "suspects"])
     parser.add_argument("--into", type=Path, default=None, help="table: CSV to merge --out into")
     parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper", "cartpole"])
     parser.add_argument("--faults", nargs="+", default=[*FAULTS, "none"])
@@ -282,6 +340,9 @@ def main() -> int:
         table(args.runs, args.out)
         if args.into is not None and args.out is not None:
             merge(args.into, args.out)
+        return 0
+    if args.what == "suspects":
+        suspects(args.runs)
         return 0
     jobs = [
         (args.runs, task, fault, seed, args.overrides)

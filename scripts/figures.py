@@ -317,6 +317,13 @@ def spike_figures(rows: Rows) -> dict[str, Figure]:
     return figures
 
 
+def suspect_figures(rows: Rows) -> dict[str, Figure]:
+    """Count the planted faults for which the right part was suspected."""
+    command = "python scripts/faults.py run; python scripts/faults.py suspects"
+    right = sum(int(row["right"]) for row in rows)
+    return {"diag.suspected": count(right, len(rows), "runs with the right suspect", command)}
+
+
 def atari_figures(rows: Rows) -> dict[str, Figure]:
     """Compute the return per game at the largest number of frames, and by how much it beats SB3's."""
     figures = {}
@@ -468,6 +475,7 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "async_speed.csv": async_figures,
     "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
     "atari_returns.csv": atari_figures,
+    "suspects.csv": suspect_figures,
     "worlds.csv": worlds_figures,
     "worlds_speed.csv": worlds_speed_figures,
     "gazebo.csv": worlds_figures,
