@@ -11,8 +11,9 @@ number of rounds from that alarm to the collapse (three evaluations in a row bel
 score), where there is one; an alarm on another name is not counted.
 
 `suspects` asks whom `rl_twoclocks.suspect` suspects in each run, and writes
-docs/benchmarks/suspects.csv, where rows of other runs stay. Right is the part in `SUSPECTS`, from at most two rounds before the fault
-was planted on. The rules were built on HalfCheetah with seed 6, which is left out.
+docs/benchmarks/suspects.csv, where rows of other runs stay. Right is the part in `SUSPECTS`, from at
+most two rounds before the fault was planted on. The rules were built on HalfCheetah with seed 6, which
+is left out.
 """
 
 from __future__ import annotations
