@@ -82,6 +82,10 @@ class _Turn:
         if number is None or number < 2 * AT_ONCE:
             return None
         start = number - AT_ONCE + 1
+        version = "clock/policy_version"
+        rounds = rows[number].get(version, number) - rows[start].get(version, start)
+        if rounds > 2 * AT_ONCE:
+            return None  # too few rounds are on record (`logger.log_freq`) to say what came at once
         return cls(
             rows[max(start - BEFORE, 0) : start],
             rows[start:number],

@@ -123,6 +123,9 @@ def gradual() -> list[dict[str, Any]]:
                        {"kind": "order", "name": "reseed", "given": True, "frames": TURN * ROUND}]),
         (rows(STILL), [alarm("diversity", severity="watch")]),
         ([], [alarm("diversity")]),
+        # Every fifth round is on record.
+        ([row | {"clock/policy_version": 5 * k} for k, row in enumerate(rows(STILL))],
+         [alarm("diversity")]),
         (rows({}), [alarm("diversity", 10 * ROUNDS)]),
     ],
 )  # fmt: skip
