@@ -12,7 +12,9 @@ def lag_alarm(history: History, limits: Limits) -> Alarm | None:
     lag = history.newest("clock/staleness_min", 0.0)
     if not history.all_beyond("clock/staleness_min", limits.lag_watch - 0.5, 2):
         return None
-    severity: Severity = "danger" if lag >= limits.lag_danger else "warn" if lag >= 4 else "watch"
+    severity: Severity = "warn" if lag >= limits.lag_warn else "watch"
+    if lag >= limits.lag_danger:
+        severity = "danger"
     return Alarm(
         "policy_lag",
         severity,

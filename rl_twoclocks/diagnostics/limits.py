@@ -7,6 +7,7 @@ Pendulum and Walker2d and scored on HalfCheetah, Hopper and CartPole (docs/signs
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, fields, replace
 
 from rl_twoclocks.config import Config, ConfigError
@@ -22,6 +23,8 @@ class Limits:
     """The same, maximum."""
     lag_watch: float = 1.0
     """Versions by which the newest data is older than the learner."""
+    lag_warn: float = 4.0
+    """The same, a warning."""
     lag_danger: float = 8.0
     """The same, danger (asynchronous PPO holds 4 to 8 with a decoupled objective)."""
     publish_late: float = 1.0
@@ -149,7 +152,8 @@ _ORDER = (
     ("kl_watch", "kl_warn"),
     ("kl_warn", "kl_danger"),
     ("chi_warn", "chi_danger"),
-    ("lag_watch", "lag_danger"),
+    ("lag_watch", "lag_warn"),
+    ("lag_warn", "lag_danger"),
     ("ratio_watch", "ratio_danger"),
 )
 """Levels of one sign, the milder one first."""
@@ -163,12 +167,17 @@ def levels(config: Config) -> Limits:
     """The set that a run's alarms use; ages that its configuration asks for are no failures.
 
     Asynchronous slices are one version old in steady state, and a policy that is published every k
-    rounds ages by up to k - 1 more.
+    rounds ages by up to k - 1 more. Where the learner is the slower side, slices wait in full slots for
+    as many versions as there are rollouts in them: that is watched, and no warning.
     """
     found = limits(config.diagnostics.thresholds, config.diagnostics.limits)
     late = float(config.clocks.publish_interval)
-    overlap = 1.0 if config.collect.mode != "sync" else 0.0
-    clocks = config.clocks
+    clocks, collect = config.clocks, config.collect
+    overlap, waiting = 0.0, 0.0
+    if collect.mode != "sync":
+        # Half of what is dangerous is not called usual, however many slots there are.
+        waiting = min(math.ceil(collect.slots / collect.workers), found.lag_danger // 2)
+        overlap = 1.0
     stale = clocks.batch_size > clocks.update_frequency or clocks.lag > 0 or late + overlap > 1
     if config.algo.objective == "vaco" or (config.algo.objective == "clipped" and stale):
         # Their regions lie around the policy that collected: stale frames are outside from the start,
@@ -178,4 +187,5 @@ def levels(config: Config) -> Limits:
         found,
         publish_late=max(found.publish_late, late),
         lag_watch=max(found.lag_watch, late + overlap),
+        lag_warn=max(found.lag_warn, late + waiting + 1),
     )

@@ -140,3 +140,22 @@ def test_a_mild_level_beyond_the_severe_one_is_refused(
         return
     with pytest.raises(ConfigError, match="set both"):
         limits("calibrated", changed)
+
+
+@pytest.mark.parametrize(
+    ("words", "warn"),
+    [
+        ([], 4.0),
+        (["collect=async"], 1.0 + 4 + 1),
+        (["collect=async", "collect.slots=2"], 4.0),
+        (["collect=async", "collect.slots=100"], 1.0 + 4 + 1),
+        (["collect=async", "collect.slots=4", "collect.workers=2"], 4.0),
+    ],
+)
+def test_slices_that_wait_in_full_slots_are_no_warning(words: list[str], warn: float) -> None:
+    level = levels(compose(["task=halfcheetah", *words]))
+    assert level.lag_warn == warn
+    for age, severity in ((warn - 1, "watch"), (warn, "warn"), (8.0, "danger")):
+        alarm = lag_alarm(recorded({"clock/staleness_min": [age] * 3}), level)
+        assert alarm is not None
+        assert alarm.severity == severity
