@@ -130,6 +130,10 @@ def settle(config: Config) -> tuple[Config, Derived]:
     )
 
 
+UNCAPPED = 10.0
+"""Cap of an importance weight from which on it hardly binds."""
+
+
 def _check(config: Config) -> None:
     c = config.clocks
     if c.batch_size < c.update_frequency:
@@ -154,6 +158,13 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "algo.objective=centred centres on the policy of the round's start: leave "
             "algo.proximal=ewma out"
+        )
+    capped = algo.max_importance_ratio < UNCAPPED or algo.importance_ratio_start is not None
+    if algo.objective == "centred" and algo.importance_power > 0 and capped:
+        # The expectation that is taken off knows of no cap: one that binds would leave a drift.
+        raise ConfigError(
+            f"algo.importance_power={algo.importance_power:g} needs weights without a cap: write "
+            "algo.max_importance_ratio=100 algo.importance_ratio_start=null"
         )
     if c.minibatch_size > c.batch_size:
         raise ConfigError(

@@ -169,6 +169,17 @@ def test_several_wrong_values_are_all_named() -> None:
     assert all(key in message for key in ("algo.gamma", "num_envs", "seed"))
 
 
+@pytest.mark.parametrize("cap", ["algo.max_importance_ratio=1", "algo.importance_ratio_start=1"])
+def test_centring_with_capped_weights_is_refused(cap: str) -> None:
+    power = ["algo=centred", "algo.importance_power=0.5"]
+    with pytest.raises(
+        ConfigError, match=r"algo\.importance_power=0\.5 needs weights without a cap"
+    ):
+        settle(compose([*power, cap]))
+    settle(compose(power))
+    settle(compose(["algo=centred", cap]))
+
+
 def test_a_schedule_that_ends_before_it_begins_is_refused() -> None:
     assert "optim.anneal_frames" in refused("optim.anneal_frames=0")
 
