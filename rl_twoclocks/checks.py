@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.diagnostics import Limits
+from rl_twoclocks.diagnostics.policy_shift import clip_level
 from rl_twoclocks.safety import ratio_cap, settle, unit
 
 
@@ -78,8 +79,7 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     """
     kl = versions * max(dims, 1.0)
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
-    clip = level.clip_fraction
-    clip = clip if clip > 1 else min(clip * max(dims, 1.0) ** 0.5, 0.8)
+    clip = clip_level(level, max(dims, 1.0))
     c = config.clocks
     slower = lower_rate(config)
     fewer = f"clocks.update_epochs={c.update_epochs // 2}" if c.update_epochs > 1 else slower

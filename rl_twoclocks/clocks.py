@@ -69,6 +69,8 @@ def clock_readings(
         per fresh one; equals B / U once the window is full. reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
+    # What waited before it was learnt from served no round by that.
+    served = staleness - staleness.min() + 1
     measured = versions.numel() / fresh
     return {
         "clock/ratio": ratio,
@@ -76,9 +78,8 @@ def clock_readings(
         "clock/staleness_min": float(staleness.min()),
         "clock/staleness_mean": float(staleness.mean()),
         "clock/staleness_max": float(staleness.max()),
-        # What waited before it was learnt from served no round by that.
-        "clock/lifetime_mean": float((staleness - staleness.min()).mean()) + 1,
-        "clock/lifetime_max": float(staleness.max() - staleness.min()) + 1,
+        "clock/lifetime_mean": float(served.mean()),
+        "clock/lifetime_max": float(served.max()),
         "clock/publish_lag": clocks.policy_version - clocks.published_version,
         "clock/reuse": measured * passes * used,
         "clock/steps_per_frame": passes * minibatches / fresh,

@@ -214,8 +214,7 @@ class Session:
         if self.parts.delay.rounds:
             # What waited is gone: a hole in time.
             self.parts.delay.clear()
-            self.parts.window.cut()
-            self.parts.forget_open_episodes()
+            self.parts.cut()
             self.parts.episodes.lose_open()
         if self.parts.env.frames is not None:
             self.parts.env.frames.remember(columns(self.config, update_frequency))

@@ -157,15 +157,15 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
     return None
 
 
-def clip_level(limits: Limits, history: History) -> float:
+def clip_level(limits: Limits, dims: float) -> float:
     """Clip fraction that is too much: the joint ratio spreads as the square root of dimensions."""
     level = limits.clip_fraction
-    return level if level > 1 else min(level * action_dims(history) ** 0.5, 0.8)
+    return level if level > 1 else min(level * dims**0.5, 0.8)
 
 
 def clip_alarm(history: History, limits: Limits) -> Alarm | None:
     """Much of the window outside the trust region."""
-    level = clip_level(limits, history)
+    level = clip_level(limits, action_dims(history))
     if not history.all_beyond("train/clip_fraction", level, 2):
         return None
     return Alarm(

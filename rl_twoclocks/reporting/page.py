@@ -180,7 +180,7 @@ def _suspected(run: Run) -> str:
     if cause is None:
         return ""
     lead, _, rest = str(cause).partition(". ")
-    return f'<p class="suspect"><strong>{escape(lead)}.</strong> {escape(rest)}</p>'
+    return f"<p><strong>{escape(lead)}.</strong> {escape(rest)}</p>"
 
 
 def _story(run: Run, most: int = 6) -> str:
