@@ -76,6 +76,8 @@ def main() -> int:
             scaled[task] = [(x - low) / span for x in runs[task]]
         scores.append(scaled)
     print(f"tasks: {', '.join(tasks)}")
+    if any(len({len(runs[task]) for task in tasks}) > 1 for runs in (first, second)):
+        print("tasks have unequal numbers of seeds: those with more weigh more")
     for name, mine, runs in zip((args.first, args.second), scores, (first, second), strict=True):
         count = sum(len(runs[task]) for task in tasks)
         print(f"{name:<12} score {pooled(mine)}, {count} runs")

@@ -7,10 +7,11 @@ Protocol, written down before the runs: the scenario's (configs/lab/stale_broadc
 are broadcast every `PERIOD` rounds of 40 optimizer steps, 200 learner steps, and the learner is the
 slower side, so that slices wait.
 
-Reading: the logarithm of the critic's loss, one value a round, without the first fifth of the run; the
-share of its detrended variance that the period of the broadcasts explains, against the same cycles, each
-turned by a random number of rounds (1,000 times). The figure is the median p-value over seeds; spikes
-are there if it is below 0.01, absent if it is above 0.05. The arms differ in the queue's order and in
+Reading: the logarithm of the critic's loss in the first pass of every round, without the first fifth of
+the run; the share of its detrended variance that the period of the broadcasts explains, against the same
+cycles, each turned by a random number of rounds (1,000 times). The figure is the median p-value over
+seeds; spikes are there if it is below 0.01, absent if it is above 0.05. `kl_p` is the same of the KL of
+the policy to its data, for comparison: it decides nothing. The arms differ in the queue's order and in
 the interval of publication; `queue_alone` and `fresh_alone` tell the one from the other. An order can
 matter only where something waits: `waiting` is the mean number of slices, and below 1 nothing is claimed
 of the order. `rounds` that were learnt and frames `dropped` say whether two arms learnt as much; how
@@ -39,10 +40,21 @@ PERIOD = 5
 RUN = ("arm", "seed")
 
 
-def series(rows: list[dict]) -> np.ndarray:
-    """The logarithm of the critic's loss by round, without the first fifth."""
-    losses = [row["train/loss_critic"] for row in rows if row.get("train/loss_critic")]
-    return np.log(np.array(losses[len(losses) // 5 :]))
+LOSS, KL = "diag/critic_loss_first_pass", "diag/kl_behaviour"
+
+
+def series(rows: list[dict], name: str = LOSS) -> np.ndarray:
+    """The logarithm of a reading by round, without the first fifth."""
+    values = [row[name] for row in rows if row.get(name)]
+    return np.log(np.array(values[len(values) // 5 :]))
+
+
+def beat(x: np.ndarray) -> tuple[float, float]:
+    """Share of a series that beats with the broadcasts, and its p-value."""
+    try:
+        return strength_at(x, PERIOD)
+    except ValueError:  # diverged before there were three cycles, which show no period
+        return 0.0, 1.0
 
 
 def collect(runs: Path) -> int:
@@ -55,10 +67,8 @@ def collect(runs: Path) -> int:
             continue  # healthy has no queue and no broadcasts
         metrics = read_metrics(place / "metrics.jsonl")
         waiting = [row["collect/waiting"] for row in metrics if "collect/waiting" in row]
-        try:
-            share, p_value = strength_at(series(metrics), PERIOD)
-        except ValueError:  # diverged before there were three cycles, which show no period
-            share, p_value = 0.0, 1.0
+        share, p_value = beat(series(metrics))
+        kl_share, kl_p = beat(series(metrics, KL))
         shown.setdefault(arm, series(metrics))
         rows.append(
             {
@@ -66,6 +76,8 @@ def collect(runs: Path) -> int:
                 "seed": seed,
                 "share": round(share, 4),
                 "p": round(p_value, 5),
+                "kl_share": round(kl_share, 4),
+                "kl_p": round(kl_p, 5),
                 "staleness": round(statistics.fmean(r["clock/staleness_mean"] for r in metrics), 3),
                 "waiting": round(statistics.fmean(waiting), 2) if waiting else "",
                 "rounds": len(metrics),

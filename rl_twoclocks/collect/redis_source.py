@@ -103,7 +103,7 @@ class RedisSource:
         taken: list[TensorDict] = []
         heard = time.monotonic()
         oldest = None if max_staleness is None else version - max_staleness
-        while len(taken) < self.collect.workers:
+        while True:
             if should_stop():
                 return None
             wanted = self.collect.workers - len(taken)
