@@ -8,13 +8,15 @@ printed, and `<place>.diverged` says that it diverged.
 from __future__ import annotations
 
 import functools
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rl_twoclocks.cli import NOT_FINITE
+from rl_twoclocks.cli import NOT_FINITE, Stopped, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.configure import assign, compose
 from rl_twoclocks.rundir import changed
@@ -23,6 +25,8 @@ from rl_twoclocks.safety import settle
 COMMAND = ("python", "-m", "rl_twoclocks.train")
 QUIET = ("logger.display=none", "diagnostics.pictures=false")
 """What changes no number."""
+POLL = 0.2
+"""Seconds between two looks at whether a run has ended."""
 Job = tuple[Sequence[str], Path]
 """`[*COMMAND, *overrides]`, and the run directory."""
 
@@ -66,19 +70,30 @@ def claim(jobs: Sequence[Job]) -> None:
         _beside(place, "txt").write_text(" ".join(command) + "\n")
 
 
-def train(job: Job) -> bool:
-    """Train one run, or go on with it, unless it is over; return whether it is over now."""
+def train(job: Job, stop: threading.Event | None = None) -> bool:
+    """Train one run, or go on with it, unless it is over; return whether it is over now.
+
+    Once `stop` is set no run begins, and the one under way is told to save its state and end.
+    """
     command, place = job
+    stop = stop or threading.Event()
     if is_over(place):
         return True
+    if stop.is_set():
+        return False
     words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
     with open(_beside(place, "log"), "a") as log:
-        code = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-    if code == NOT_FINITE:
+        # A session of its own: the terminal's Ctrl-C reaches this process, which ends its runs.
+        run = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        while run.poll() is None:
+            if stop.wait(POLL):
+                run.terminate()
+                run.wait()
+    if run.returncode == NOT_FINITE:
         diverged_file(place).touch()
-    said = {0: "done", NOT_FINITE: "diverged"}.get(code, f"exit code {code}")
+    said = {0: "done", NOT_FINITE: "diverged"}.get(run.returncode, f"exit code {run.returncode}")
     print(f"{place.parent.name} {place.name}: {said}", flush=True)
-    return code in (0, NOT_FINITE)
+    return run.returncode in (0, NOT_FINITE)
 
 
 def train_all(jobs: Sequence[Job], at_a_time: int) -> list[Path]:
@@ -86,10 +101,15 @@ def train_all(jobs: Sequence[Job], at_a_time: int) -> list[Path]:
 
     Raises:
         ConfigError: as of `claim`; nothing has been started.
+        Stopped: a signal came; runs that were under way have saved their state.
     """
     claim(jobs)
-    with ThreadPoolExecutor(at_a_time) as pool:
-        done = list(pool.map(train, jobs))
+    with stoppable() as stop:
+        try:
+            with ThreadPoolExecutor(at_a_time) as pool:
+                done = list(pool.map(lambda job: train(job, stop), jobs))
+        except KeyboardInterrupt as error:
+            raise Stopped(signal.Signals(error.args[0]).name) from None
     return [place for (_, place), over in zip(jobs, done, strict=True) if not over]
 
 

@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,29 @@ class Stopped(Exception):
         )
         super().__init__(f"stopped by {name}{after}")
         self.exit_code = 128 + signal.Signals[name].value
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """Let SIGINT, SIGTERM and SIGHUP end what waits for other processes, as KeyboardInterrupt(number).
+
+    The event tells the threads that wait for them.
+    """
+    stop = threading.Event()
+
+    def interrupt(number: int, frame: Any) -> None:
+        stop.set()
+        raise KeyboardInterrupt(number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What somebody ignores on purpose stays ignored (`nohup`).
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Sweep:
@@ -205,12 +229,48 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
         raise ConfigError(f"{swept[0].input_line} has several values: add -m to run them all")
     if multirun and any(o.key_or_group == "run_dir" for o in overrides):
         raise ConfigError("run_dir cannot be given with -m: the runs would share one directory")
+    if multirun:
+        _check_places(overrides)
     own_sweeper = any(o.key_or_group.startswith("hydra/sweeper") for o in overrides)
     if own_sweeper or any(
         not o.is_discrete_sweep() or o.value_type == ValueType.GLOB_CHOICE_SWEEP for o in swept
     ):
         return None
     return math.prod(len(list(o.sweep_string_iterator())) for o in swept)
+
+
+def _check_places(overrides: Sequence[Any]) -> None:
+    """Check that jobs which differ in one swept key alone have directories of their own.
+
+    Raises:
+        ConfigError: two values of a key make the same experiment, and so one directory.
+    """
+    from hydra.core.override_parser.types import ValueType
+
+    from rl_twoclocks.configure import compose
+    from rl_twoclocks.rundir import FREE, directory
+    from rl_twoclocks.safety import settle
+
+    overrides = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    values = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+        if o.is_discrete_sweep() and o.value_type != ValueType.GLOB_CHOICE_SWEEP
+        else [o.input_line]
+        for o in overrides
+    ]
+    for i, o in enumerate(overrides):
+        if len(values[i]) == 1 or o.key_or_group.partition(".")[0] not in FREE:
+            continue
+        others = [words[0] for k, words in enumerate(values) if k != i]
+        try:
+            places = [directory(settle(compose([*others, word]))[0]) for word in values[i]]
+        except ConfigError:
+            continue  # the job that cannot be run says so itself
+        if len(set(places)) < len(places):
+            raise ConfigError(
+                f"{o.input_line}: runs that differ in {o.key_or_group} alone share one directory; "
+                "run them one by one, each with a run_dir"
+            )
 
 
 _MULTIRUN = ("-m", "--multirun")

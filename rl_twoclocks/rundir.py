@@ -20,7 +20,7 @@ import yaml
 from rl_twoclocks.config import Config, ConfigError
 
 # What may differ between two sittings of the same run: where and how, not what.
-_FREE = (
+FREE = (
     "total_frames",
     "device",
     "threads",
@@ -77,7 +77,7 @@ def masked(url: str) -> str:
 
 def essence(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a plain configuration that a resumed run must agree on."""
-    core = {key: value for key, value in config.items() if key not in _FREE}
+    core = {key: value for key, value in config.items() if key not in FREE}
     # Where the server is, what it is called and where policies act makes no other experiment.
     elsewhere = ("redis", "ray_address", "device", "patience")
     core["collect"] = {k: v for k, v in core["collect"].items() if k not in elsewhere}

@@ -1,14 +1,14 @@
 """`sweep=optuna`: search hyperparameters, each trial a run of its own process, pruned while it trains.
 
 The first trial is the configuration as it stands, so that the study holds what its best is compared
-with. The study is a journal in the sweep's directory: the same command goes on with it, and finished
-trials are not trained again.
+with. The study is a journal in the sweep's directory: the same command goes on with it. Finished trials
+are not trained again; broken-off ones go on from their checkpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import fcntl
 import hashlib
 import json
 import os
@@ -17,15 +17,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
-from rl_twoclocks.cli import NOT_FINITE
-from rl_twoclocks.config import ConfigError
+from rl_twoclocks.cli import NOT_FINITE, stoppable
+from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import AxisConfig, SweepConfig
+from rl_twoclocks.rundir import essence, plain
 
 if TYPE_CHECKING:
     import optuna
@@ -34,6 +34,8 @@ POLL = 0.5
 """Seconds between two looks at a trial's evaluations."""
 EVALUATIONS = 10
 """Evaluations of a trial, from which it may be pruned."""
+OURS = ("run_dir", "logger", "eval.every_frames")
+"""What the search itself sets in every trial."""
 
 
 def run_sweep(name: str, overrides: list[str]) -> int:
@@ -54,11 +56,28 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         raise ConfigError("a search cannot be combined with -m: give the seed as sweep.seed")
     if any(word.startswith("seed=") for word in words):
         raise ConfigError("the seed of a search is sweep.seed, not seed")
-    total = check(settings, words)
-    directory = place(settings, words)
+    config = check(settings, words)
+    directory = place(settings, config)
     directory.mkdir(parents=True, exist_ok=True)
+    # Held while the search runs; the system lets go of it if this process is killed.
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ConfigError(f"another process is searching in {directory}") from None
     # Trials that fail or are stopped are told in our own words.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        return _search(settings, words, directory, config.total_frames)
+    finally:
+        os.close(handle)
+
+
+def _search(settings: SweepConfig, words: list[str], directory: Path, total: int) -> int:
+    """Go on with the study of a directory until it has its trials; return an exit code."""
+    import optuna
+
     study = optuna.create_study(
         study_name="sweep",
         storage=_storage(directory),
@@ -73,10 +92,11 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         seed=settings.seed + len(study.trials), n_startup_trials=settings.startup_trials
     )
     done = len([t for t in study.trials if _counts(t)])
-    if not any(_counts(t) and t.user_attrs.get("as_configured") for t in study.trials):
+    if not study.trials:
         study.enqueue_trial({}, user_attrs={"as_configured": True})
+    _take_up(study)
     print(f"sweep       {directory}: {done} of {settings.trials} trials done before", flush=True)
-    with _stoppable() as stop:
+    with stoppable() as stop:
         try:
             study.optimize(
                 lambda trial: _trial(trial, settings, words, directory, total, stop),
@@ -87,24 +107,25 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         except KeyboardInterrupt as error:
             print("\nstopped; the same command goes on with the study", file=sys.stderr)
             return 128 + int(error.args[0] if error.args else signal.SIGINT)
-    return _summary(study, words, directory)
+    return _summary(study, words, directory, total)
 
 
-@contextlib.contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """Let SIGINT and SIGTERM end a sweep; the event tells trials, which may be other threads."""
-    stop = threading.Event()
+def _take_up(study: optuna.Study) -> None:
+    """Queue the trials that an earlier sitting left unfinished: the same points, their own folders."""
+    from optuna.trial import TrialState
 
-    def interrupt(number: int, frame: Any) -> None:
-        stop.set()
-        raise KeyboardInterrupt(number)
+    # By folder: a trial that was taken up is another trial of the study, in the same folder.
+    latest = {_folder(trial): trial for trial in study.trials}
+    for folder, trial in latest.items():
+        if trial.state == TrialState.RUNNING:
+            study.tell(trial.number, state=TrialState.FAIL)
+        if trial.state in (TrialState.RUNNING, TrialState.FAIL) and not _counts(trial):
+            told = {"folder": folder, "as_configured": trial.user_attrs.get("as_configured", False)}
+            study.enqueue_trial(trial.params, user_attrs=told)
 
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+def _folder(trial: optuna.Trial | optuna.trial.FrozenTrial) -> str:
+    return trial.user_attrs.get("folder", f"trial{trial.number}")
 
 
 def _counts(trial: optuna.trial.FrozenTrial) -> bool:
@@ -136,7 +157,7 @@ def load(name: str, overrides: list[str]) -> SweepConfig:
         raise ConfigError(f"sweep={name}: choices are {choices}")
     dotlist = OmegaConf.from_dotlist([o.removeprefix("sweep.") for o in overrides])
     own: dict[str, Any] = OmegaConf.to_container(dotlist)  # type: ignore[assignment]
-    values = yaml.safe_load(path.read_text())
+    values = {"space": {}} | yaml.safe_load(path.read_text())
     space = own.pop("space", {})
     if not isinstance(space, dict):
         raise ConfigError(f"sweep.space={space}: write sweep.space.<key>.choices=[...]")
@@ -158,11 +179,18 @@ def _axes(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return axes
 
 
-def check(settings: SweepConfig, words: list[str]) -> int:
-    """Check every key of the space and the configuration itself; return its budget in frames."""
+def check(settings: SweepConfig, words: list[str]) -> Config:
+    """Check every key of the space and the configuration itself; return that.
+
+    Raises:
+        ConfigError: a key or value is wrong, or is the search's own business.
+    """
     from rl_twoclocks.configure import assign, compose
     from rl_twoclocks.safety import settle
 
+    keys = [word.partition("=")[0] for word in words] + list(settings.space)
+    if own := [key for key in keys if key in (*OURS, "seed")]:
+        raise ConfigError(f"{own[0]} is set by the search for every trial: leave it out")
     config, _ = settle(compose(words))
     if not config.eval.enabled:
         raise ConfigError("a search goes by evaluations: leave eval=off out")
@@ -170,17 +198,19 @@ def check(settings: SweepConfig, words: list[str]) -> int:
         # Every end and every choice must be a value that the key can take.
         for value in axis.choices if axis.choices is not None else (axis.low, axis.high):
             compose([*words, assign(key, value)])
-    return config.total_frames
+    return config
 
 
-def place(settings: SweepConfig, words: list[str]) -> Path:
-    """The sweep's directory: the same for the same overrides and space."""
-    core = json.dumps(
-        [sorted(words), settings.model_dump(include={"space", "seed"})], sort_keys=True
-    )
-    digest = hashlib.sha256(core.encode()).hexdigest()[:8]
-    task = next((w.split("=")[1] for w in words if w.startswith("task=")), "halfcheetah")
-    return Path(settings.directory).expanduser().absolute() / f"{task}-{digest}"
+def place(settings: SweepConfig, config: Config) -> Path:
+    """The sweep's directory: the same for the same experiment, budget, evaluations and space."""
+    values = plain(config)
+    core = essence(values) | {"eval": values["eval"], "total_frames": config.total_frames}
+    # Trials have the search's own.
+    core.pop("seed")
+    core["eval"] = {k: v for k, v in core["eval"].items() if k not in ("every_frames", "num_envs")}
+    text = json.dumps([core, settings.model_dump(include={"space", "seed"})], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return Path(settings.directory).expanduser().absolute() / f"{config.task.name}-{digest}"
 
 
 def _storage(directory: Path) -> Any:
@@ -205,7 +235,7 @@ def _trial(
     from rl_twoclocks.record import read_metrics
 
     point = [] if trial.user_attrs.get("as_configured") else _suggest(trial, settings)
-    run_dir, every = directory / f"trial{trial.number}", max(1, total // EVALUATIONS)
+    run_dir, every = directory / _folder(trial), _interval(total)
     command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
     command += [f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
     command += ["logger.display=none", f"eval.every_frames={every}"]
@@ -213,7 +243,7 @@ def _trial(
     run_dir.mkdir(parents=True, exist_ok=True)
     print(f"trial {trial.number:<4}  begins: {' '.join(point) or 'as configured'}", flush=True)
     seen = 0
-    with open(directory / f"trial{trial.number}.log", "w") as log:
+    with open(directory / f"{run_dir.name}.log", "a") as log:
         # A session of its own: the terminal's Ctrl-C reaches the sweep, which ends its trials.
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -227,7 +257,7 @@ def _trial(
                 for frames, value in points[seen:]:
                     # By number: rounds of another length end at other frames, and only values of one
                     # step are compared.
-                    trial.report(value, round(frames / every))
+                    trial.report(value, frames // every)
                 seen = len(points)
                 if seen and seen < EVALUATIONS and trial.should_prune():
                     raise optuna.TrialPruned
@@ -243,15 +273,23 @@ def _trial(
         raise optuna.TrialPruned
     result = run_dir / "result.json"
     if process.returncode or not result.is_file():
-        trial.set_user_attr("failed", True)
         said = Path(log.name).read_text().strip().splitlines()
         why = said[-1] if said else f"exit code {process.returncode}"
+        if process.returncode < 0:
+            why = f"killed by {signal.Signals(-process.returncode).name}"
         trial.set_user_attr("why", why)
+        # The same command would come to the same error; what was killed goes on.
+        trial.set_user_attr("failed", 0 <= process.returncode < 128)
         print(f"trial {trial.number:<4}  failed: {why}", flush=True)
         raise TrialFailed(why)
     value = json.loads(result.read_text())["return_mean"]
     print(f"trial {trial.number:<4}  {value:.4g}  {' '.join(point) or 'as configured'}", flush=True)
     return value
+
+
+def _interval(total: int) -> int:
+    """Frames between two evaluations of a trial."""
+    return max(1, total // EVALUATIONS)
 
 
 def _evaluated(row: dict[str, Any]) -> bool:
@@ -269,7 +307,8 @@ def _suggest(trial: optuna.Trial, settings: SweepConfig) -> list[str]:
         else:
             assert axis.low is not None
             assert axis.high is not None
-            if _takes_integers(fields[key].annotation):
+            # Keys of a free form (`task.kwargs`) are not in the schema.
+            if key in fields and _takes_integers(fields[key].annotation):
                 value = trial.suggest_int(key, int(axis.low), int(axis.high), log=axis.log)
             else:
                 value = trial.suggest_float(key, axis.low, axis.high, log=axis.log)
@@ -283,25 +322,27 @@ def _takes_integers(annotation: Any) -> bool:
     return int in kinds and float not in kinds
 
 
-def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
+def _summary(study: optuna.Study, words: list[str], directory: Path, total: int) -> int:
     from optuna.trial import TrialState
 
     from rl_twoclocks.configure import assign
 
-    finished = [t for t in study.trials if t.state == TrialState.COMPLETE]
-    failed = [t for t in study.trials if t.state == TrialState.FAIL and _counts(t)]
-    pruned = [t for t in study.trials if t.state == TrialState.PRUNED]
+    latest = list({_folder(trial): trial for trial in study.trials}.values())
+    finished = [t for t in latest if t.state == TrialState.COMPLETE]
+    failed = [t for t in latest if t.state == TrialState.FAIL]
+    pruned = [t for t in latest if t.state == TrialState.PRUNED]
     with open(directory / "trials.csv", "w", newline="") as file:
-        keys = sorted({key for t in study.trials for key in t.params})
+        keys = sorted({key for t in latest for key in t.params})
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["trial", "state", "return_mean", *keys])
-        for t in study.trials:
+        for t in latest:
             row = [t.params.get(key, "") for key in keys]
             writer.writerow([t.number, t.state.name.lower(), t.value, *row])
     counts = f"{len(finished)} done, {len(pruned)} pruned, {len(failed)} failed"
     print(f"sweep       {counts} of {len(finished) + len(pruned) + len(failed)} trials")
     for t in failed:
-        print(f"failed      trial {t.number}: {t.user_attrs.get('why')}")
+        more = "" if _counts(t) else "; the same command goes on with it"
+        print(f"failed      trial {t.number}: {t.user_attrs.get('why')}{more}")
     if not finished:
         return 1
     best = study.best_trial
@@ -310,7 +351,9 @@ def _summary(study: optuna.Study, words: list[str], directory: Path) -> int:
     if first is not None:
         print(f"configured  {first.value:.6g}")
     print(f"best        {best.value:.6g} (trial {best.number})")
-    print(f"command     python -m rl_twoclocks.train {shlex.join([*words, *point])}")
+    # As often as the trial was evaluated: with the governor on, evaluations may order a rescue.
+    best_words = [*words, *point, f"eval.every_frames={_interval(total)}"]
+    print(f"command     python -m rl_twoclocks.train {shlex.join(best_words)}")
     facts = {"return_mean": best.value, "trial": best.number, "overrides": point}
     (directory / "best.yaml").write_text(yaml.safe_dump(facts))
     return 1 if failed else 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_twoclocks import batch
+from rl_twoclocks.cli import Stopped, explain
 from rl_twoclocks.config import ConfigError
 
 
@@ -14,12 +15,12 @@ def train_all(jobs: Sequence[batch.Job], at_a_time: int) -> int:
     """Train (command, directory) pairs in order; name those that failed, and return how many.
 
     Raises:
-        SystemExit: a directory is of another command; nothing was started.
+        SystemExit: a directory is of another command, and nothing was started; or a signal came.
     """
     try:
         failed = batch.train_all(jobs, at_a_time)
-    except ConfigError as error:
-        raise SystemExit(str(error)) from None
+    except (ConfigError, Stopped) as error:
+        raise SystemExit(explain(error)) from None
     for place in failed:
         print(f"failed: {place}", flush=True)
     return len(failed)

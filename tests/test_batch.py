@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 from rl_twoclocks import batch
+from rl_twoclocks.cli import Stopped, stoppable
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.configure import compose
 from rl_twoclocks.rundir import plain
@@ -23,9 +31,10 @@ def runs_made(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
 
     def ended(words: list[str], **_: object) -> SimpleNamespace:
         made.append(words)
-        return SimpleNamespace(returncode=next(left))
+        code = next(left)
+        return SimpleNamespace(returncode=code, poll=lambda: code)
 
-    monkeypatch.setattr(batch.subprocess, "run", ended)
+    monkeypatch.setattr(batch.subprocess, "Popen", ended)
     return made
 
 
@@ -71,3 +80,43 @@ def test_a_directory_of_the_same_words_with_other_presets_is_refused(
     (place / "config.yaml").write_text(yaml.safe_dump(stored))
     with pytest.raises(ConfigError, match=f"presets were others .algo.{key}: {value} -> "):
         batch.claim([job(place)])
+
+
+SLOW = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
+SLOW += "open(sys.argv[1], 'w').close(); time.sleep(60)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_runs_under_way_and_no_other_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    real, begun = subprocess.Popen, []
+
+    def slow(words: list[str], **more: Any) -> subprocess.Popen:
+        begun.append(real([sys.executable, "-c", SLOW, str(tmp_path / f"on{len(begun)}")], **more))
+        return begun[-1]
+
+    def send() -> None:
+        while not (tmp_path / "on0").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(batch.subprocess, "Popen", slow)
+    threading.Thread(target=send).start()
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as stopped:
+        batch.train_all([job(tmp_path / f"seed{k}") for k in range(3)], 1)
+    assert stopped.value.exit_code == 128 + number
+    assert [run.returncode for run in begun] == [143]
+    assert signal.getsignal(number) is before
+
+
+def test_what_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.05)
+            assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def small(tmp_path: Path, trials: int) -> list[str]:
 
 def test_the_shipped_space_fits_the_configuration() -> None:
     settings = load("optuna", [])
-    assert check(settings, ["task=pendulum", "total_frames=5000"]) == 5000
+    assert check(settings, ["task=pendulum", "total_frames=5000"]).total_frames == 5000
     assert len(settings.space) >= 5
 
 
@@ -51,6 +52,10 @@ def test_a_wrong_key_of_the_space_names_the_nearest() -> None:
         (["eval=off"], "evaluations"),
         (["seed=3"], "sweep.seed"),
         (["-m"], "cannot be combined"),
+        (["eval.every_frames=500"], "eval.every_frames is set by the search"),
+        (["logger=jsonl"], "logger is set by the search"),
+        (["run_dir=x"], "run_dir is set by the search"),
+        (["sweep.space.seed.choices=[1,2]"], "seed is set by the search"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_runs(
@@ -77,10 +82,17 @@ def test_an_unknown_sweep_lists_what_there_is() -> None:
 
 def test_the_place_follows_from_what_is_searched() -> None:
     settings = load("optuna", [])
-    one = place(settings, ["task=pendulum", "num_envs=4"])
-    assert one == place(settings, ["num_envs=4", "task=pendulum"])
-    assert one != place(settings, ["task=pendulum", "num_envs=8"])
+
+    def folder(*words: str) -> Path:
+        return place(settings, compose(words))
+
+    one = folder("task=pendulum", "num_envs=4")
+    assert one == folder("num_envs=4", "task=pendulum") == folder("task=pendulum", "num_envs=4")
+    # What is another experiment, budget or measure is another study, however it came about.
+    for word in ("num_envs=8", "total_frames=5000", "eval.episodes=3", "optim=adam_agc"):
+        assert one != folder("task=pendulum", "num_envs=4", word)
     assert one.name.startswith("pendulum-")
+    assert folder("experiment=hopper_classic").name.startswith("hopper-")
 
 
 @pytest.mark.slow
@@ -99,16 +111,103 @@ def test_a_search_ends_with_its_best_point_and_goes_on_where_it_was(tmp_path: Pa
     assert float(rows[1]["return_mean"]) == result["return_mean"]
 
 
+class Process:
+    """A run that ended with an exit code."""
+
+    def __init__(self, returncode: int, place: str | None = None) -> None:
+        self.returncode = returncode
+        if returncode == 0 and place is not None:
+            Path(place, "result.json").write_text('{"return_mean": 1.0}')
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+def runs_end(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
+    """Let trials end with these exit codes; the list fills with their commands."""
+    left, made = iter(codes), []
+
+    def ended(words: list[str], **_: object) -> Process:
+        made.append(words)
+        place = next(w for w in words if w.startswith("run_dir=")).partition("=")[2]
+        return Process(next(left), place.strip("'\""))
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", ended)
+    return made
+
+
+def told(words: list[str], *keys: str) -> list[str]:
+    return [w for w in words if w.partition("=")[0] in keys]
+
+
+@pytest.mark.parametrize("code", [-9, 143, 137])
+def test_a_trial_that_was_killed_goes_on_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    made = runs_end(monkeypatch, 0, code, 0, 0)
+    assert run_sweep("optuna", small(tmp_path, 2)) == 1
+    assert "the same command goes on with it" in capsys.readouterr().out
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0
+    # The same point, in the same folder: the run there goes on from its checkpoint.
+    assert made[2] == made[1] and "trial1" in told(made[2], "run_dir")[0]
+    assert "2 done, 0 pruned, 0 failed of 2 trials" in capsys.readouterr().out
+    # What is over is over.
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0 and len(made) == 3
+
+
+def test_a_search_that_was_killed_goes_on_with_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs_end(monkeypatch, 0, 0, 0)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*args: Any, **more: Any) -> None:
+        raise Killed
+
+    # As SIGKILL would: the trial is left as running.
+    monkeypatch.setattr(sweep, "_trial", killed)
+    monkeypatch.setattr(optuna.Study, "tell", lambda *args, **more: None)
+    with pytest.raises(Killed):
+        run_sweep("optuna", small(tmp_path, 2))
+    monkeypatch.undo()
+    made = runs_end(monkeypatch, 0, 0)
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0
+    assert len(made) == 2 and "trial0" in told(made[0], "run_dir")[0]
+
+
+def test_two_searches_of_one_study_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inner(*args: Any) -> int:
+        with pytest.raises(ConfigError, match="another process is searching"):
+            run_sweep("optuna", small(tmp_path, 2))
+        return 0
+
+    monkeypatch.setattr(sweep, "_search", inner)
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0
+
+
+def test_an_axis_of_a_free_form_key_is_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs_end(monkeypatch, 0, 0, 0)
+    words = [w for w in small(tmp_path, 3) if "task=" not in w]
+    key = "sweep.space.task.kwargs.ctrl_cost_weight"
+    assert (
+        run_sweep("optuna", ["task=halfcheetah", *words, f"{key}.low=0.05", f"{key}.high=0.2"]) == 0
+    )
+    drawn = [
+        float(w.partition("=")[2]) for w in told(made[1] + made[2], "task.kwargs.ctrl_cost_weight")
+    ]
+    assert len(drawn) == 2 and all(0.05 <= x <= 0.2 for x in drawn)
+
+
 def test_a_trial_that_diverges_is_a_bad_result_and_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Ended:
-        returncode = NOT_FINITE
-
-        def poll(self) -> int:
-            return self.returncode
-
-    monkeypatch.setattr(sweep.subprocess, "Popen", lambda *args, **more: Ended())
+    runs_end(monkeypatch, NOT_FINITE, NOT_FINITE)
     run_sweep("optuna", small(tmp_path, 2))
     said = capsys.readouterr().out
     assert said.count("diverged") == 2
@@ -125,6 +224,21 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
     said = capsys.readouterr().out
     assert "1 done, 0 pruned, 1 failed of 2 trials" in said
     assert "failed      trial 1:" in said
+
+
+@pytest.mark.parametrize(
+    "sweep_of", ["total_frames=2048,4096", "threads=1,2", "compile=true,false", "device=cpu,auto"]
+)
+def test_jobs_that_would_share_a_directory_are_refused(sweep_of: str) -> None:
+    with pytest.raises(ConfigError, match="alone share one directory"):
+        _jobs(["-m", "task=cartpole", "seed=1,2", "hydra/launcher=joblib", sweep_of], True)
+
+
+@pytest.mark.parametrize(
+    "sweep_of", ["eval.episodes=2,3", "seed=1,2", "threads=-1,1", "num_envs=2,4"]
+)
+def test_jobs_with_directories_of_their_own_are_not(sweep_of: str) -> None:
+    assert _jobs(["-m", "task=cartpole", "optim.learning_rate=1e-3,2e-3", sweep_of], True) == 4
 
 
 def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None:
@@ -193,7 +307,7 @@ def test_a_whole_number_is_drawn_whole_and_choices_may_be_anything() -> None:
         "model": {"choices": ["mlp", "mlp_large"]},
     }
     settings = validate({"space": axes}, SweepConfig)
-    assert check(settings, ["task=pendulum"]) > 0
+    assert check(settings, ["task=pendulum"]).total_frames > 0
     for seed in range(4):
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         words = _suggest(study.ask(), settings)
