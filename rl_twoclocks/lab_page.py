@@ -59,7 +59,8 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
 <p>The claim: {escape(scenario.claim)}.</p>
 <figure role="img" aria-label="{escape(_alternative(scenario, runs))}">{_curves(scenario, runs)}
 </figure><p>{escape(scenario.reading)}: interquartile mean over seeds
-with its 95 % bootstrap interval, every seed as a thin line.</p>
+with its 95 % bootstrap interval, every seed as a thin line. A run that diverged goes on at a random
+policy's reading, {scenario.random:g}.</p>
 <h2>Arms</h2>
 {_table("Arms", heads, "".join(rows))}
 {told}
@@ -68,8 +69,9 @@ with its 95 % bootstrap interval, every seed as a thin line.</p>
 <ul>{made}</ul>
 <p>Rule, written down before the runs: {escape(scenario.rule)} The failure reproduces if the fault's
 interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on,
-with an interval above the fault's. A run that diverged scores 0. A further claim holds if the interval
-of the difference between its two arms does not reach 0.</p>
+with an interval above the fault's and above 0.6. A collapse is a fall by more than half, for three
+evaluations in a row, from at least 0.3 of what the healthy arm gains. A run that diverged scores 0. A
+further claim holds if the interval of the difference between its two arms does not reach 0.</p>
 </body></html>
 """
 
@@ -89,7 +91,7 @@ def _alternative(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
     """The curves in words: where every arm begins, is best, and ends."""
     said = []
     for arm in _drawn(scenario):
-        frames, found = _mean_curve(arm, runs)
+        frames, found = _mean_curve(scenario, arm, runs)
         if len(found):
             top = int(found[:, 0].argmax())
             said.append(
@@ -99,19 +101,26 @@ def _alternative(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
     return f"{scenario.reading} over frames. " + "; ".join(said)
 
 
-def _mean_curve(arm: str, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+def _mean_curve(
+    scenario: ScenarioConfig, arm: str, runs: Sequence[Run]
+) -> tuple[np.ndarray, np.ndarray]:
     """Frames [n] and interquartile means with their intervals [n, 3], as far as all seeds came.
 
-    A mean over fewer would jump; runs that diverged are left out, for they would cut it short.
-    Evaluation by evaluation, for frames that were dropped shift them.
+    A mean over fewer would jump. A run that diverged goes on at a random policy's reading, which is what
+    it scores. Evaluation by evaluation, for frames that were dropped shift them.
     """
-    mine = [r for r in runs if r.arm == arm and not r.diverged]
-    count = min((len(r.curve) for r in mine), default=0)
+    mine = [r for r in runs if r.arm == arm]
+    whole = [r for r in mine if not r.diverged]
+    count = min((len(r.curve) for r in whole), default=max((len(r.curve) for r in mine), default=0))
     if not count:
         return np.zeros(0), np.zeros((0, 3))
-    table = np.array([r.curve[:count] for r in mine])
-    found = [pooled({arm: column}, resamples=500) for column in table[:, :, 1].T]
-    return table[:, :, 0].mean(0), np.array(found)
+    values = np.full((len(mine), count), scenario.random)
+    for row, one in zip(values, mine, strict=True):
+        found = [value for _, value in one.curve[:count]]
+        row[: len(found)] = found
+    longest = [r.curve[:count] for r in mine if len(r.curve) >= count]
+    frames = np.array([[frame for frame, _ in curve] for curve in longest]).mean(0)
+    return frames, np.array([pooled({arm: column.tolist()}, resamples=500) for column in values.T])
 
 
 def _drawn(scenario: ScenarioConfig, most: int = 8) -> list[str]:
@@ -128,7 +137,7 @@ def _curves(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for arm in _drawn(scenario):
         mine = [r for r in runs if r.arm == arm]
-        shared, found = _mean_curve(arm, runs)
+        shared, found = _mean_curve(scenario, arm, runs)
         if not len(found):
             continue
         main = arm in scenario.arms
@@ -136,9 +145,9 @@ def _curves(scenario: ScenarioConfig, runs: Sequence[Run]) -> str:
         if len(mine) > 1:
             axes.fill_between(shared, found[:, 1], found[:, 2], color=line.get_color(), alpha=0.15)
         for one in mine:
-            axes.plot(
-                *zip(*one.curve, strict=True), color=line.get_color(), alpha=0.2, linewidth=0.7
-            )
+            if one.curve:
+                frames, values = zip(*one.curve, strict=True)
+                axes.plot(frames, values, color=line.get_color(), alpha=0.2, linewidth=0.7)
     axes.set(xlabel="frames (agent decisions)", ylabel=scenario.reading)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, ncols=2)

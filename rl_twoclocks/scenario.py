@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
+import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
@@ -15,18 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.batch import COMMAND, Job, claim, diverged_file, is_over, told, train_all
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
 from rl_twoclocks.configure import compose, config_dir, validate
-from rl_twoclocks.diagnostics.cliff import collapsed
+from rl_twoclocks.diagnostics.cliff import fallen_from
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
 EVALUATIONS = 20
 """Evaluations of a healthy run, from which collapses are told; other arms have them as often."""
+HEIGHT = 0.3
+"""Share of what the healthy arm gains that a run has to have gained before it can fall."""
 FIRST_SEED = 501
 """Nothing was tuned on this seed or the ones after it."""
 COLUMNS = ("arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms")
@@ -191,23 +196,46 @@ def lacking(config: Config) -> str:
 
 def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
     """Read all finished runs below a folder."""
+    places = {
+        arm: [p for p in _directories(place / arm) if is_over(p)] for arm in every_arm(scenario)
+    }
+    healthy = ["healthy", *scenario.baselines.values()]
+    least = {arm: _least(scenario, places[arm]) for arm in dict.fromkeys(healthy)}
     return [
-        _read(scenario, arm, path.with_suffix(""))
-        for arm in every_arm(scenario)
-        for path in sorted(place.glob(f"{arm}/seed*.txt"))
-        if is_over(path.with_suffix(""))
+        _read(scenario, arm, each, least[scenario.baselines.get(arm, "healthy")])
+        for arm, found in places.items()
+        for each in found
     ]
 
 
-def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
+def _directories(arm: Path) -> list[Path]:
+    return [path.with_suffix("") for path in sorted(arm.glob("seed*.txt"))]
+
+
+def _least(scenario: ScenarioConfig, healthy: Sequence[Path]) -> float:
+    """The height from which a run can fall; infinite where no healthy one has learnt anything."""
+    values = [_value(scenario, each) for each in healthy]
+    if not values:
+        return math.inf
+    gain = float(interquartile_mean(np.array(values))) - scenario.random
+    return scenario.random + HEIGHT * gain if gain > 0 else math.inf
+
+
+def _value(scenario: ScenarioConfig, directory: Path) -> float:
+    """The reading of a finished run's last evaluation; a random policy's if it diverged."""
+    if diverged_file(directory).exists():
+        return scenario.random
+    rows = read_metrics(directory / "metrics.jsonl")
+    return float([row[scenario.reading] for row in rows if scenario.reading in row][-1])
+
+
+def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> Run:
     rows, diverged = read_metrics(directory / "metrics.jsonl"), diverged_file(directory).exists()
     words = told(directory).split()[len(COMMAND) :]
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]
-    ends = (k for k in range(3, len(values) + 1) if collapsed(values[:k], scenario.random))
-    fall = next(ends, None)
-    # The collapse begins with the first of the three evaluations.
-    fallen = None if fall is None else evaluated[fall - 3]
+    fall = fallen_from(values, scenario.random, least)
+    fallen = None if fall is None else evaluated[fall]
     if diverged and fallen is None:
         fallen = rows[-1] if rows else {"frames": 0, "clock/policy_version": 0}
     alarms: dict[str, int] = {}
@@ -222,7 +250,7 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path) -> Run:
     return Run(
         arm=arm,
         seed=int(directory.name.removeprefix("seed")),
-        value=scenario.random if diverged else values[-1],
+        value=_value(scenario, directory),
         fall=None if fallen is None else int(fallen["frames"]),
         collapse=None if fallen is None else int(fallen["clock/policy_version"]),
         diverged=diverged,

@@ -4,15 +4,18 @@ A run's score is (reading of its last evaluation - random) / (interquartile mean
 random); an arm of another task has a healthy arm of its own. A run that diverges scores 0. The failure
 *reproduces* if the fault's interquartile mean lies below 0.6 and the intervals of fault and healthy do
 not touch, and it does *not* if the fault's whole interval lies above 0.6; else nothing is shown. The
-cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's, and it
-does *not* if its whole interval lies below 0.9; else it is not shown. With fewer than five seeds, or
-fewer than the budget has, or a healthy arm whose interval reaches down to random, nothing is decided.
-Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some 91 %, of five 88 %); of
-one share of runs, Wilson's.
+cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's and above
+0.6, and it does *not* if its whole interval lies below 0.9; else it is not shown. With fewer than five
+seeds, or fewer than the budget has, or a healthy arm whose interval reaches down to random, nothing is
+decided, of fault, cure and further claims. Intervals are 95 % bootstrap intervals over seeds (of ten
+seeds they cover some 91 %, of five 88 %), of scores with the seeds of the healthy arm drawn too; of one
+share of runs, Wilson's. Claims are judged one by one: where none were true, some 4 in 100 would be told
+to hold or not to.
 
-A collapse is three evaluations in a row below half of the best score (`diagnostics.cliff`), or a number
-that is not finite; the lead is the number of rounds from a faulty run's first alarm of at least warn,
-among those that no healthy run raised, to its collapse.
+A collapse is three evaluations in a row below half of the best score that two in a row have held, from a
+height of at least 0.3 of what the healthy arm gains (`diagnostics.cliff.fallen_from`), or a number that
+is not finite. The lead is the number of rounds from a faulty run's first alarm of at least warn, among
+those that no healthy run raised, to its collapse, of the collapsed runs that had one no later.
 
 A further claim, that one arm lies lower than another, *holds* if the interval of the difference lies
 below 0, does *not hold* if it lies above 0, and is *not shown* where it holds 0. Scores of arms with
@@ -63,7 +66,7 @@ class Conclusion:
     scores: dict[str, Estimate]
     """By arm, relative to healthy."""
     lead: float | None
-    """Median rounds between the first alarm and the collapse in the fault's runs."""
+    """Median rounds between the first alarm and the collapse, of the fault's runs with both."""
     collapses: dict[str, int]
     claims: list[Judged]
     seeds: int
@@ -92,7 +95,7 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, by_arm, seeds)
-    claims = [tell(scenario, claim, by_arm) for claim in scenario.claims]
+    claims = [tell(scenario, claim, by_arm, asked) for claim in scenario.claims]
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
 
 
@@ -109,12 +112,26 @@ def leads(runs: Sequence[Run], healthy: Sequence[Run]) -> list[int]:
 
 
 def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> dict[str, Estimate]:
-    """Scores by arm; an arm whose healthy one has no run is left out."""
-    return {
-        arm: pooled({arm: found})
-        for arm in by_arm
-        if (found := relative(scenario, by_arm, arm)) is not None
-    }
+    """Scores by arm; an arm whose healthy one has no run, or learnt nothing, is left out.
+
+    The intervals of arms that are no healthy one hold what the healthy arm's seeds leave open.
+    """
+    scores = {}
+    for arm in by_arm:
+        found, healthy = relative(scenario, by_arm, arm), scenario.baselines.get(arm, "healthy")
+        if found is None:
+            continue
+        scores[arm] = pooled({arm: found})
+        if arm != healthy and learnt(scenario, by_arm, healthy):
+            gains = [[r.value - scenario.random for r in by_arm[name]] for name in (arm, healthy)]
+            scores[arm] = combined(gains, lambda mine, theirs: mine / theirs)
+    return scores
+
+
+def learnt(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]], healthy: str) -> bool:
+    """Whether a healthy arm's interval lies above a random policy."""
+    runs = by_arm.get(healthy, [])
+    return bool(runs) and pooled({healthy: [r.value for r in runs]}).low > scenario.random
 
 
 def relative(
@@ -127,10 +144,9 @@ def relative(
     healthy = scenario.baselines.get(arm, "healthy")
     if healthy not in by_arm:
         return None
-    found = pooled({healthy: [r.value for r in by_arm[healthy]]})
-    if found.low <= scenario.random and healthy != "healthy":
+    if healthy != "healthy" and not learnt(scenario, by_arm, healthy):
         return None
-    span = found.value - scenario.random
+    span = pooled({healthy: [r.value for r in by_arm[healthy]]}).value - scenario.random
     return [(r.value - scenario.random) / span if span > 0 else 0.0 for r in by_arm[arm]]
 
 
@@ -145,14 +161,17 @@ def judge(scores: Mapping[str, Estimate]) -> str:
         return "not shown: the intervals are too wide"
     if cure.high < CURED:
         return "reproduces, not cured"
-    cured = cure.value >= CURED and cure.low > fault.high
+    cured = cure.value >= CURED and cure.low > max(fault.high, FALLEN)
     return "reproduces and is cured" if cured else "reproduces, cure not shown"
 
 
 def tell(
-    scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]]
+    scenario: ScenarioConfig,
+    claim: ClaimConfig,
+    by_arm: Mapping[str, Sequence[Run]],
+    asked: int = ENOUGH,
 ) -> Judged:
-    """Judge a further claim."""
+    """Judge a further claim, once both arms have as many runs as are asked for."""
     arms = (claim.lower, claim.higher)
     horizon = min((r.frames for arm in arms for r in by_arm.get(arm, [])), default=0)
     sides = [_measure(scenario, claim.of, by_arm, arm, horizon) for arm in arms]
@@ -161,9 +180,17 @@ def tell(
         for arm, (found, count) in zip(arms, sides, strict=True)
     ]
     (lower, _), (higher, _) = sides
-    if lower is None or higher is None:
-        verdict = f"undecided: fewer than {ENOUGH} runs to go by"
-        return Judged(claim.claim, said[0], said[1], verdict)
+    fewest = min(len(by_arm.get(arm, [])) for arm in arms)
+    baselines = {scenario.baselines.get(arm, "healthy") for arm in arms}
+    why = None
+    if fewest < ENOUGH:
+        why = f"fewer than {ENOUGH} runs to go by"
+    elif fewest < asked:
+        why = f"{fewest} of {asked} seeds so far"
+    elif not all(learnt(scenario, by_arm, healthy) for healthy in baselines):
+        why = "a healthy arm learnt nothing"
+    if why or lower is None or higher is None:
+        return Judged(claim.claim, said[0], said[1], f"undecided: {why}")
     gap = _gap(scenario, claim, by_arm, horizon)
     verdict = "not shown: the difference may be nothing"
     if gap.high < 0 or gap.low > 0:

@@ -7,8 +7,10 @@
 Every fault begins at 40 % of the run (`from_start` ones at once). The rule, written down before the
 scored runs: a fault counts as detected if the alarm in `FAULTS` begins at or after the moment of
 planting and before the run ends. The governor only watches (`interventions=observe`). Lead time is the
-number of rounds from that alarm to the collapse (three evaluations in a row below half of the best
-score), where there is one; an alarm on another name is not counted.
+number of rounds from that alarm to the collapse, where there is one: to the first of three evaluations
+in a row below half of a height that two in a row have held, of at least `HEIGHT` of what runs without a
+fault gain; an alarm on another name is not counted. A run that ends because a number is not finite
+collapses there. `table` writes docs/benchmarks/faults.csv, where rows of other runs stay.
 
 `suspects` asks whom `rl_twoclocks.suspect` suspects in each run, and writes
 docs/benchmarks/suspects.csv, where rows of other runs stay. Right is the part in `SUSPECTS`, from at
@@ -20,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import json
 import multiprocessing
 import sys
@@ -33,9 +34,14 @@ from unittest import mock
 import numpy as np
 import rows as kept
 import torch
+from training import over
+
+from rl_twoclocks import batch
+from rl_twoclocks.aggregate import interquartile_mean
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "faults.csv"
+HEIGHT = 0.3
 FAULTS = {
     "frozen_from_start": "diversity",
     "frozen": "diversity",
@@ -190,9 +196,10 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     """Train one sick (or healthy) run in a process of its own."""
     runs, task, fault, seed, overrides = job
     place = runs / task / fault / f"seed{seed}"
-    if (place / "result.json").exists():
+    if batch.is_over(place):
         return f"{place}: done before"
     import rl_twoclocks
+    from rl_twoclocks.envs import NonFiniteError
 
     total = FRAMES
     words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
@@ -205,43 +212,57 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
         words.append("optim.learning_rate=9e-3")
     config = rl_twoclocks.compose(words)
     begin = 0 if fault in ("frozen_from_start", "learning_rate") else int(0.4 * total)
+    place.mkdir(parents=True, exist_ok=True)
+    planted_file(place).write_text(json.dumps({"fault": fault, "begin": begin}) + "\n")
     with contextlib.ExitStack() as stack:
         if fault not in ("none", "learning_rate"):
             stack.enter_context(planted(fault, begin, config.clocks.update_frequency))
-        result = rl_twoclocks.train(config)
-    (place / "planted.json").write_text(json.dumps({"fault": fault, "begin": begin}) + "\n")
+        try:
+            result = rl_twoclocks.train(config)
+        except NonFiniteError as error:
+            # What the fault came to, and it would come to it again.
+            batch.diverged_file(place).touch()
+            return f"{place}: {error}"
     return f"{place}: return {result.return_mean:.1f}"
 
 
-def table(runs: Path, out: Path | None) -> None:
-    """Print and write fault x alarm: detected, rounds from planting to alarm, lead time."""
-    from rl_twoclocks.diagnostics.cliff import collapsed
+def planted_file(place: Path) -> Path:
+    """What was planted, and from which frame on, beside the run."""
+    return place.with_name(f"{place.name}.planted.json")
+
+
+def table(runs: Path) -> None:
+    """Write fault x alarm: detected, rounds from planting to alarm, lead time."""
+    from rl_twoclocks.diagnostics.cliff import fallen_from
     from rl_twoclocks.record import read_metrics
 
+    places = [place for place in over(runs, "*/*/seed*") if planted_file(place).is_file()]
+    healthy: dict[str, list[float]] = {}
+    for place in places:
+        if place.parts[-2] == "none":
+            values = [v for _, v in _evaluations(read_metrics(place / "metrics.jsonl"))]
+            healthy.setdefault(place.parts[-3], []).append(values[-1])
     rows = []
-    for path in sorted(runs.glob("*/*/seed*/planted.json")):
-        task, fault, seed = path.parts[-4], path.parts[-3], int(path.parts[-2].removeprefix("seed"))
-        begin = json.loads(path.read_text())["begin"]
-        events = read_metrics(path.with_name("events.jsonl"))
+    for place in places:
+        task, fault, seed = place.parts[-3], place.parts[-2], int(place.name[4:])
+        if task not in healthy:
+            raise SystemExit(f"no run of {task} without a fault: a fall is measured by those")
+        begin = json.loads(planted_file(place).read_text())["begin"]
+        events = read_metrics(place / "events.jsonl")
         alarms = [e for e in events if e["kind"] == "alarm"]
-        metrics = read_metrics(path.with_name("metrics.jsonl"))
+        metrics = read_metrics(place / "metrics.jsonl")
         per_round = metrics[0]["frames"]
         name = FAULTS.get(fault, "")
         mine = [e for e in alarms if e["name"] == name and e["frames"] > begin]
-        evaluations = [
-            (m["frames"], m["eval/return_mean"]) for m in metrics if "eval/return_mean" in m
-        ]
+        evaluations = _evaluations(metrics)
         first = next(
             (m["rollout/return_round"] for m in metrics if "rollout/return_round" in m), 0.0
         )
-        fallen = next(
-            (
-                evaluations[i][0]
-                for i in range(len(evaluations))
-                if collapsed([r for _, r in evaluations[: i + 1]], first)
-            ),
-            None,
-        )
+        gain = float(interquartile_mean(np.array(healthy[task]))) - first
+        found = fallen_from([v for _, v in evaluations], first, first + HEIGHT * gain)
+        fallen = None if found is None else evaluations[found][0]
+        if fallen is None and batch.diverged_file(place).exists():
+            fallen = metrics[-1]["frames"]
         others = sorted({e["name"] for e in alarms if e["frames"] > begin and e["name"] != name})
         before = sorted({e["name"] for e in alarms if e["frames"] <= begin})
         lead = "" if not mine or fallen is None else (fallen - mine[0]["frames"]) // per_round
@@ -261,13 +282,12 @@ def table(runs: Path, out: Path | None) -> None:
                 "alarms_before": " ".join(before),
             }
         )
-    for row in rows:
+    for row in kept.merge(OUT, rows, RUN):
         print(*row.values(), sep="\t")
-    if out is not None and rows:
-        with open(out, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+
+
+def _evaluations(metrics: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    return [(m["frames"], m["eval/return_mean"]) for m in metrics if "eval/return_mean" in m]
 
 
 def suspects(runs: Path) -> None:
@@ -278,13 +298,11 @@ def suspects(runs: Path) -> None:
     from rl_twoclocks.suspect import suspect
 
     rows = []
-    for place in sorted(runs.glob("*/*/seed*")):
+    for place in over(runs, "*/*/seed*"):
         task, fault, seed = place.parts[-3], place.parts[-2], int(place.name[4:])
         if fault not in SUSPECTS or (task, seed) == BUILT_ON:
             continue
-        if not (place / "result.json").is_file():
-            continue
-        begin = json.loads((place / "planted.json").read_text())["begin"]
+        begin = json.loads(planted_file(place).read_text())["begin"]
         metrics, events = (
             read_metrics(place / "metrics.jsonl"),
             read_events(place / "events.jsonl"),
@@ -309,38 +327,21 @@ def suspects(runs: Path) -> None:
         print(*list(row.values())[:-1], sep="\t")
 
 
-def merge(old: Path, new: Path) -> None:
-    """Put the rows of a table that was made of a few runs in place of those of the same runs."""
-    with open(old, newline="") as file:
-        rows = list(csv.DictReader(file))
-    with open(new, newline="") as file:
-        fresh = {(r["task"], r["fault"], r["seed"]): r for r in csv.DictReader(file)}
-    rows = [fresh.get((r["task"], r["fault"], r["seed"]), r) for r in rows]
-    with open(old, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> int:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["run", "table", "suspects"])
-    parser.add_argument("--into", type=Path, default=None, help="table: CSV to merge --out into")
     parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper", "cartpole"])
     parser.add_argument("--faults", nargs="+", default=[*FAULTS, "none"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--overrides", nargs="*", default=[])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "faults")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--out", type=Path, default=None, help="table: CSV to write")
     args = parser.parse_args()
     if args.what == "table":
-        table(args.runs, args.out)
-        if args.into is not None and args.out is not None:
-            merge(args.into, args.out)
+        table(args.runs)
         return 0
     if args.what == "suspects":
         suspects(args.runs)

@@ -137,7 +137,7 @@ HEALTHY_COMMAND = (
     "--seeds 36 37 38 39 40 --clocks {}; "
     "python scripts/learning.py collect"
 )
-FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table --out {}"
+FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table"
 RESCUE_COMMAND = "python scripts/rescue.py run; python scripts/rescue.py table"
 
 
@@ -207,7 +207,7 @@ def guard_figures(healthy: Rows, returns: Rows) -> dict[str, Figure]:
 def fault_figures(rows: Rows) -> dict[str, Figure]:
     """Count planted faults and those that the alarm named for them saw."""
     planted = [row for row in rows if row["alarm"]]
-    command = FAULTS_COMMAND.format("docs/benchmarks/faults.csv")
+    command = FAULTS_COMMAND
     detected = sum(int(row["detected"]) for row in planted)
     return {
         "diag.detected": count(detected, len(planted), "runs", command),
@@ -438,8 +438,10 @@ def lab_figures(name: str, path: Path) -> dict[str, Figure]:
     }
     if leads := verdict.leads(by_arm.get("fault", []), by_arm.get("healthy", [])):
         middle = statistics.median(leads)
+        fallen = sum(run.collapse is not None for run in by_arm["fault"])
+        unit = f"rounds from alarm to collapse, in {len(leads)} of {fallen} runs that collapsed"
         figures[f"lab.{name}.lead"] = figure(
-            middle, min(leads), max(leads), len(leads), "rounds from alarm to collapse", command
+            middle, min(leads), max(leads), len(leads), unit, command
         )
     return figures
 

@@ -19,7 +19,9 @@ interventions; evaluation is deterministic, 10 episodes, at the end of the run. 
   lags 2, 8 and 16 of the screen; `python scripts/lag.py best` names them.
 * Score: (return - random) / (best - random), `best` being the interquartile mean at lag 0 of the
   objective that is best there, on the same task and stage. An objective holds at a lag if the
-  interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16).
+  interquartile mean of its scores is at least 0.95 (lag 2), 0.8 (lag 8) or 0.6 (lag 16), all seeds made.
+  The best of several means is higher than any of them in truth: with the spread of HalfCheetah's seeds
+  an objective that loses nothing by lag scores some 0.86 in the screen (8 objectives, 3 seeds).
 * A run that ends because a loss is not finite counts with the return of a random policy: score 0.
 * The horizontal axis is what was measured (mean staleness, total variation), never the nominal lag.
 
@@ -59,7 +61,8 @@ STAGES = {
     "screen": ([0, 2, 8, 16], range(201, 204)),
     "final": ([0, 1, 2, 4, 8, 16, 32], range(211, 221)),
 }
-MUJOCO_SEEDS = 5
+MUJOCO, MUJOCO_SEEDS = ("halfcheetah", "hopper"), 5
+"""Of the final stage."""
 MARKS = {2: 0.95, 8: 0.8, 16: 0.6}
 """The score at which an objective holds, by lag."""
 BEST = 3
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     done = kept.keys(kept.read(OUT / "lag.csv"), RUN)
     jobs = []
     for seed, task in itertools.product(seeds, args.tasks):
-        heavy = args.stage == "final" and task in ("halfcheetah", "hopper")
+        heavy = args.stage == "final" and task in MUJOCO
         if heavy and seed >= seeds[0] + MUJOCO_SEEDS:
             continue
         for lag, objective in itertools.product(args.lags or lags, args.objectives):
@@ -172,13 +175,14 @@ def best(rows: list[dict]) -> list[str]:
     return always + [name for name in ranked if name not in always][:BEST]
 
 
-def _holds(found: dict[tuple[str, int], list[float]]) -> str:
-    """Which objectives hold at which lags, by the rule of the first lines."""
+def _holds(found: dict[tuple[str, int], list[float]], asked: int) -> str:
+    """Which objectives hold at which lags, by the rule of the first lines, once all seeds are there."""
     parts = []
     for objective in OBJECTIVES:
         told = []
         for lag, mark in MARKS.items():
-            if each := found.get((objective, lag)):
+            each = found.get((objective, lag), [])
+            if len(each) >= asked:
                 held = float(interquartile_mean(np.array(each))) >= mark
                 told.append(f"{lag} {'yes' if held else 'no'}")
         if told:
@@ -210,7 +214,8 @@ def _write_tables(rows: list[dict]) -> None:
             shift.append(f"lag {lag}: {statistics.fmean(each):.2f}")
         parts.append(f"\n## {task}, {stage}\n\n![{task}](lag_{stage}_{task}.png)\n\n")
         parts.append("\n".join(lines) + "\n\n")
-        if holds := _holds(found):
+        heavy = stage == "final" and task in MUJOCO
+        if holds := _holds(found, MUJOCO_SEEDS if heavy else len(STAGES[stage][1])):
             parts.append(holds + "\n\n")
         parts.append(f"Measured total variation, mean over objectives: {', '.join(shift)}.\n")
     page.write_text("".join(parts))

@@ -16,12 +16,13 @@ from rl_twoclocks.aggregate import Estimate
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
 from rl_twoclocks.configure import compose
+from rl_twoclocks.lab_page import _mean_curve
 from rl_twoclocks.safety import settle
 from rl_twoclocks.scenario import Run
 from tests.command_envs import command
 from tests.envs import overrides
 
-NAMES = scenario.names()
+NAMES, READING = scenario.names(), "eval/return_mean"
 
 
 def test_the_write_ups_scenarios_are_there() -> None:
@@ -177,6 +178,9 @@ def test_intervals_that_touch_prove_nothing() -> None:
     assert verdict.judge(scores) == "reproduces, cure not shown"
     scores["cure"] = Estimate(0.85, 0.7, 0.95)
     assert verdict.judge(scores) == "reproduces, cure not shown"
+    # A cure whose interval reaches down to what counts as a failure is none yet.
+    scores |= {"fault": exact(0.2), "cure": Estimate(0.95, 0.55, 1.1)}
+    assert verdict.judge(scores) == "reproduces, cure not shown"
     scores["healthy"] = Estimate(0.2, -0.1, 0.5)
     assert verdict.judge(scores) == "undecided: the healthy arm learnt nothing"
 
@@ -221,6 +225,21 @@ def test_further_claims(lower: list[float], higher: list[float], said: str) -> N
     runs = {arm: found for arm, found in runs.items() if found}
     claim = ClaimConfig(claim="it", lower="fault", higher="window_6144")
     assert verdict.tell(of_maze(), claim, runs).verdict.startswith(said)
+    # Not before all seeds are there: a page is written at every sitting.
+    assert verdict.tell(of_maze(), claim, runs, asked=10).verdict.startswith("undecided")
+    # Nor where the healthy arm learnt nothing, whatever the sign of its gain.
+    for level in (10.0, 5.0):
+        runs["healthy"] = arms_of(healthy=[level] * 5)["healthy"]
+        assert verdict.tell(of_maze(), claim, runs).verdict.startswith("undecided")
+
+
+def test_a_scores_interval_holds_what_the_healthy_seeds_leave_open() -> None:
+    healthy = [60.0, 80.0, 100.0, 120.0, 140.0, 160.0]
+    sure = verdict.scores_of(of_maze(), arms_of(healthy=[110.0] * 6, fault=[60.0] * 6))["fault"]
+    unsure = verdict.scores_of(of_maze(), arms_of(healthy=healthy, fault=[60.0] * 6))["fault"]
+    assert sure.value == pytest.approx(unsure.value) == pytest.approx(0.5)
+    assert sure.high == pytest.approx(sure.low)
+    assert unsure.low < 0.47 and unsure.high > 0.53
 
 
 def dense(**values: list[float]) -> dict[str, list[Run]]:
@@ -271,12 +290,13 @@ def test_falls_and_crashes_are_compared_too() -> None:
     early = [Run("fault", k, 0.0, fall=100 + k, collapse=3, frames=1000) for k in range(6)]
     late = [Run("cure", k, 0.0, fall=500 + k, collapse=9, frames=1000) for k in range(5)]
     standing = [Run("cure", k, 0.0, frames=1000) for k in range(9, 30)]
-    runs = {"fault": early, "cure": [*late, *standing]}
+    healthy = [Run("healthy", k, 100.0, frames=1000) for k in range(6)]
+    runs = {"healthy": healthy, "fault": early, "cure": [*late, *standing]}
     fall = ClaimConfig(claim="earlier", lower="fault", higher="cure", of="fall")
     assert verdict.tell(of_maze(), fall, runs).verdict == "holds"
     crashes = ClaimConfig(claim="fewer", lower="cure", higher="fault", of="collapses")
     assert verdict.tell(of_maze(), crashes, runs).verdict == "holds"
-    few = {"fault": early[:4], "cure": runs["cure"]}
+    few = runs | {"fault": early[:4]}
     assert verdict.tell(of_maze(), fall, few).verdict.startswith("undecided")
 
 
@@ -286,7 +306,8 @@ def test_a_run_that_stands_has_not_fallen_early() -> None:
     sturdy = [Run("cure", k, 0.0, fall=50, collapse=1, frames=2000) for k in range(3)]
     sturdy += [Run("cure", k, 0.0, frames=2000) for k in range(3, 20)]
     claim = ClaimConfig(claim="earlier", lower="fault", higher="cure", of="fall")
-    told = verdict.tell(of_maze(), claim, {"fault": weak, "cure": sturdy})
+    healthy = [Run("healthy", k, 100.0, frames=1000) for k in range(6)]
+    told = verdict.tell(of_maze(), claim, {"healthy": healthy, "fault": weak, "cure": sturdy})
     assert told.verdict == "holds"
     # As far as both were looked at: to the shorter budget.
     assert told.higher.startswith("cure 1e+03")
@@ -333,6 +354,65 @@ def test_a_lead_counts_from_alarms_that_healthy_runs_do_not_raise() -> None:
     late = Run("fault", 2, 0.0, 4096, 3, {"policy_kl": 4})
     stood = Run("fault", 3, 500.0, alarms={"policy_kl": 4})
     assert verdict.leads([late, stood], healthy) == []
+
+
+def written(place: Path, curve: list[float], diverged: bool = False) -> None:
+    """A finished run of these evaluations, one a round."""
+    place.mkdir(parents=True)
+    place.with_suffix(".txt").write_text("python -m rl_twoclocks.train task=pendulum")
+    rows = [
+        {"frames": 100 * (k + 1), "clock/policy_version": k, READING: value}
+        for k, value in enumerate(curve)
+    ]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "result.json" if not diverged else place.with_suffix(".diverged")).touch()
+
+
+def scattered(tmp_path: Path, healthy: float, n: int = 30) -> list[Run]:
+    """Runs of `fault` that scatter around -25 without learning anything, `random` being -30."""
+    found = tiny(tmp_path / "env")
+    stream = np.random.default_rng(0)
+    for k in range(5):
+        written(tmp_path / "healthy" / f"seed{k}", [-30.0, healthy, healthy])
+    for k in range(n):
+        written(tmp_path / "fault" / f"seed{k}", (-25 + 6 * stream.standard_normal(20)).tolist())
+    return [run for run in scenario.read(found, tmp_path) if run.arm == "fault"]
+
+
+def test_a_run_that_never_learnt_has_not_collapsed(tmp_path: Path) -> None:
+    assert sum(run.collapse is not None for run in scattered(tmp_path, 300.0)) == 0
+
+
+def test_nothing_falls_where_the_healthy_arm_learnt_nothing(tmp_path: Path) -> None:
+    assert sum(run.collapse is not None for run in scattered(tmp_path, -40.0)) == 0
+
+
+def test_a_collapse_begins_with_the_first_of_three_evaluations(tmp_path: Path) -> None:
+    found = tiny(tmp_path / "env")
+    written(tmp_path / "healthy" / "seed1", [-30.0, 170.0, 170.0])
+    # One lucky evaluation is no height; two are, and the fall counts from where it began.
+    written(tmp_path / "fault" / "seed1", [-30.0, 100.0, -20.0, -20.0, -20.0, -20.0])
+    written(tmp_path / "fault" / "seed2", [-30.0, 100.0, 90.0, -20.0, -10.0, -20.0, 100.0])
+    written(tmp_path / "fault" / "seed3", [-30.0, 100.0, 90.0, -20.0, -10.0, 100.0])
+    written(tmp_path / "cure" / "seed1", [-30.0], diverged=True)
+    runs = {(r.arm, r.seed): r for r in scenario.read(found, tmp_path)}
+    assert [runs["fault", k].fall for k in (1, 2, 3)] == [None, 400, None]
+    assert runs["fault", 2].collapse == 3
+    assert runs["cure", 1].fall == 100 and runs["cure", 1].value == found.random
+
+
+def test_the_curve_goes_on_for_runs_that_diverged(tmp_path: Path) -> None:
+    found = tiny(tmp_path / "env")
+    written(tmp_path / "healthy" / "seed1", [-30.0, 170.0, 170.0])
+    written(tmp_path / "fault" / "seed1", [-30.0, 100.0, 100.0])
+    for k in (2, 3, 4):
+        written(tmp_path / "fault" / f"seed{k}", [-30.0], diverged=True)
+    written(tmp_path / "cure" / "seed1", [-30.0], diverged=True)
+    runs = scenario.read(found, tmp_path)
+    frames, curve = _mean_curve(found, "fault", runs)
+    # The survivor is one of four: the interquartile mean is that of the others.
+    assert frames.tolist() == [100, 200, 300] and curve[:, 0].tolist() == [-30.0] * 3
+    assert _mean_curve(found, "cure", runs)[1][:, 0].tolist() == [-30.0]
 
 
 class Balanced(HTMLParser):
@@ -427,7 +507,7 @@ def test_a_place_with_runs_of_another_command_is_refused_before_anything_starts(
     found = tiny(tmp_path)
     (tmp_path / "fault").mkdir()
     (tmp_path / "fault" / "seed7.txt").write_text("of another scenario")
-    monkeypatch.setattr(batch.subprocess, "run", lambda *a, **k: pytest.fail("it began"))
+    monkeypatch.setattr(batch.subprocess, "Popen", lambda *a, **k: pytest.fail("it began"))
     with pytest.raises(ConfigError, match="of another command"):
         scenario.run(found, "smoke", tmp_path, jobs=1, arms=["healthy"])
 

@@ -82,6 +82,22 @@ def collapsed(
     return rounds_below(evaluations, random, best=best) >= 3
 
 
+def fallen_from(
+    evaluations: Sequence[float] | np.ndarray, random: float, least: float
+) -> int | None:
+    """Where a finished run first fell: the first of three evaluations in a row that count as a collapse.
+
+    Besides `collapsed`'s rule a fall needs a height: one that two evaluations in a row held, and of at
+    least `least`. A policy that never learnt scatters around `random` and has nothing to lose.
+    """
+    x = np.asarray(evaluations, dtype=np.float64)
+    held = np.minimum(x, np.concatenate([[-np.inf], x[:-1]]))
+    tops = np.maximum.accumulate(held)
+    low = (tops >= max(least, random)) & (x - random < 0.5 * (tops - random))
+    three = np.flatnonzero(low[:-2] & low[1:-1] & low[2:])
+    return int(three[0]) if three.size else None
+
+
 def smoothed(returns: Sequence[float] | np.ndarray, window: int = SMOOTH) -> np.ndarray:
     """Running median over the last `window` values, [k]: one unlucky rollout is no fall."""
     x = np.asarray(returns, dtype=np.float64)

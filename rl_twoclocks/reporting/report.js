@@ -1,14 +1,14 @@
 "use strict";
 // Listeners sit on the document, and what `dress` does can be done again: what lies below may be renewed.
 
-// Reads values back from the drawn lines, so that the page holds every number once.
+// Reads values back from the drawn lines, so that the page holds every number once. A lone point ends in h0.
 let readings = new WeakMap();
 function reading(plot) {
   if (!readings.has(plot)) {
     const svg = plot.querySelector("svg");
     const lines = [...svg.querySelectorAll(".line:not(.thin)")].map((path) => ({
       label: path.dataset.label,
-      points: path.getAttribute("d").split(/[M ]/).filter(Boolean).map((p) => p.split(",").map(Number)),
+      points: path.getAttribute("d").split(/[M ]/).filter(Boolean).map((p) => p.split(",").map(parseFloat)),
     }));
     const times = [...new Set(lines.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
     const scale = Object.fromEntries(Object.entries(svg.dataset).map(([key, text]) => [key, Number(text)]));

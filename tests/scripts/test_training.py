@@ -30,8 +30,11 @@ def test_a_run_that_diverged_counts_with_the_return_of_a_random_policy(tmp_path:
     assert training.over(tmp_path, "*/seed*") == [diverged, finished]
 
 
-def test_a_place_of_another_command_ends_a_script_with_a_word(tmp_path: Path) -> None:
+def test_a_place_of_another_command_ends_a_script_with_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "arm" / "seed1"
     batch.claim([(["python", "a=1"], place)])
-    with pytest.raises(SystemExit, match="of another command"):
+    with pytest.raises(SystemExit) as ended:
         training.train_all([(["python", "a=2"], place)], 1)
+    assert ended.value.code == 2 and "of another command" in capsys.readouterr().err
