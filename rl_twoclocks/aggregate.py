@@ -2,6 +2,8 @@
 
 As recommended by Agarwal et al. 2021 (arXiv 2108.13264) and computed by rliable; the tests hold these
 to its definitions. Scores are given per task, so that every resample keeps each task's number of seeds.
+A bootstrap over few seeds is too narrow: a "95 %" interval of one task covers some 92 % with ten seeds,
+89 % with five, 75 % with three (where it is the range), and nothing with one.
 """
 
 from __future__ import annotations
@@ -39,6 +41,17 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     """
     cut = values.shape[-1] // 4
     return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+
+
+def normalised(returns: Sequence[float], low: float, top: float) -> list[float]:
+    """Returns as scores: 0 at `low`, a random policy's return, and 1 at `top`, a reference's.
+
+    Raises:
+        ValueError: the reference is no better than a random policy, so that scores would change sign.
+    """
+    if not top > low:
+        raise ValueError(f"the reference, {top:g}, is not above a random policy, {low:g}")
+    return [(x - low) / (top - low) for x in returns]
 
 
 def pooled(scores: Scores, resamples: int = RESAMPLES) -> Estimate:

@@ -28,7 +28,7 @@ import rows as kept
 from figures import RANDOM_RETURNS
 from training import outcome, over, train_all
 
-from rl_twoclocks.aggregate import difference, interquartile_mean
+from rl_twoclocks.aggregate import difference, interquartile_mean, normalised
 from rl_twoclocks.batch import COMMAND, told
 
 ROOT = Path(__file__).parent.parent
@@ -62,13 +62,13 @@ def command(task: str, arm: str, seed: int) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Train what ablation.csv does not hold; return how many runs failed."""
-    done = kept.keys(kept.read(OUT / "ablation.csv"), RUN)
+    done = {row["command"] for row in kept.read(OUT / "ablation.csv")}
     jobs = [
         (command(task, arm, seed), args.runs / task / arm.replace(" ", "_") / f"seed{seed}")
         for seed in SEEDS
         for task in TASKS
         for arm in ARMS
-        if (task, arm, str(seed)) not in done
+        if " ".join(command(task, arm, seed)) not in done
     ]
     return train_all(jobs, args.jobs)
 
@@ -95,14 +95,17 @@ def collect(args: argparse.Namespace) -> int:
 
 
 def scores(rows: list[dict]) -> dict[str, dict[str, list[float]]]:
-    """Normalised scores by arm and task; 1 is the interquartile mean of `shipped`."""
+    """Normalised scores by arm and task; 1 is the interquartile mean of `shipped`.
+
+    Raises:
+        ValueError: `shipped` is no better than a random policy on a task.
+    """
     returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
     one = {t: float(interquartile_mean(np.array(v))) for t, v in returns["shipped"].items()}
-    low = RANDOM_RETURNS
     return {
-        arm: {t: [(x - low[t]) / (one[t] - low[t]) for x in v] for t, v in by_task.items()}
+        arm: {t: normalised(v, RANDOM_RETURNS[t], one[t]) for t, v in by_task.items() if t in one}
         for arm, by_task in returns.items()
     }
 
@@ -116,7 +119,9 @@ def _table(rows: list[dict]) -> None:
     found = scores(rows)
     figure, axes = plt.subplots(figsize=(7.5, 0.42 * len(found) + 1), layout="constrained")
     full = {
-        arm for arm, by_task in found.items() if {len(x) for x in by_task.values()} == {len(SEEDS)}
+        arm
+        for arm, by_task in found.items()
+        if set(by_task) == set(TASKS) and {len(x) for x in by_task.values()} == {len(SEEDS)}
     }
     arms = [arm for arm in ARMS if {arm, BASES.get(arm, "shipped")} <= full and arm != "shipped"]
     if missing := set(ARMS) - {*arms, "shipped"}:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 from rl_twoclocks import compose
@@ -19,6 +20,7 @@ from rl_twoclocks.config import Config
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "presets.md"
 TABLES = "<!-- Written by scripts/presets.py: nothing below is typed. -->\n"
+FRAMES = re.compile(r"(?:total_frames=|--frames )(\d+)")
 NEEDED = {
     "gym": ["task.env_id=CartPole-v1"],
     "atari": ["task.game=pong"],
@@ -44,16 +46,21 @@ def settings(c: Config) -> str:
     )
 
 
-def measured(name: str, figures: dict[str, dict]) -> list[str]:
+def budget(figure: dict, frames: int) -> str:
+    """The frames that a figure was measured at, where these are not the preset's."""
+    used = {int(x) for x in FRAMES.findall(figure["command"])} - {frames}
+    return "".join(f", at {x / 1e6:g}M frames" for x in sorted(used))
+
+
+def measured(name: str, figures: dict[str, dict], frames: int) -> list[str]:
     """The figures of a task, one text each."""
     found = []
     for key, f in sorted(figures.items()):
         ours = key.startswith(f"return.{name}.") and not key.endswith(".sb3")
         if ours or key == f"worlds.{name}":
             label = key.removeprefix(f"return.{name}.") if key.startswith("return") else f["unit"]
-            found.append(
-                f"{label}: {f['value']:.4g} ({f['low']:.4g} to {f['high']:.4g}), n {f['n']}"
-            )
+            between = f" ({f['low']:.4g} to {f['high']:.4g})" if f["n"] > 1 else ""
+            found.append(f"{label}: {f['value']:.4g}{between}, n {f['n']}{budget(f, frames)}")
     return found
 
 
@@ -89,7 +96,7 @@ def main() -> int:
         config = compose([f"task={name}", *extra])
         curve = ROOT / "docs" / "benchmarks" / f"learning_{name}.png"
         named = config.task.name.removesuffix("-v0") if name == "minigrid" else name
-        found = measured(named, figures) + remembered(name)
+        found = measured(named, figures, config.total_frames) + remembered(name)
         if curve.exists():
             found.append(f"[curve](benchmarks/{curve.name})")
         cells = [f"`{name}`", clocks(config), settings(config), f"{config.total_frames / 1e6:g}M"]

@@ -251,3 +251,31 @@ def test_the_page_renews_itself_without_losing_the_readers_place(
             browser.run("scrollTo(0, 0)")
             browser.picture(Path(out) / "live-top.png")
         assert browser.errors == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+@pytest.mark.parametrize("rounds", [1, 12])
+def test_a_lone_point_can_be_read(
+    server: live.LiveServer, config: dict[str, Any], tmp_path: Path, rounds: int
+) -> None:
+    """One evaluation, or one round at all: its value is said wherever the cursor is."""
+    rows = [row(k) for k in range(rounds)]
+    rows[-1]["eval/return_mean"] = 99.0
+    for k in range(rounds - 1):
+        rows[k].pop("eval/return_mean", None)
+    make(server.board.root / "walk" / "seed1", config, rows=rows, finished=False)
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(server.address)
+        said = []
+        for k in range(browser.run("document.querySelectorAll('.plot').length")):
+            browser.run(f"document.querySelectorAll('.plot')[{k}].focus()")
+            browser.key("End", 35)
+            said.append(
+                browser.run(
+                    f"document.querySelectorAll('.plot')[{k}].closest('figure')"
+                    ".querySelector('output').textContent"
+                )
+            )
+        assert any("evaluation 99" in text for text in said), said
+        assert not any("NaN" in text for text in said), said
+        assert browser.errors == []

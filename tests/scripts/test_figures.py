@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 
+import figures
 import numpy as np
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "figures.py"
-SPEC = importlib.util.spec_from_file_location("figures", SCRIPT)
-figures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(figures)
 
 SPEED_COMMAND = "python scripts/benchmark.py --repeats 3"
 SPEED_COLUMNS = ["contender", "repeat", "collect_fps", "update_seconds", "e2e_fps", "peak_rss_mb"]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 
 import pytest
+import report_size
 
 from rl_twoclocks import compose
 from rl_twoclocks.rundir import plain
 from tests.run_folders import ROUNDS, U, make
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "report_size.py"
-SPEC = importlib.util.spec_from_file_location("report_size", SCRIPT)
-report_size = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(report_size)
 
 
 def test_both_pages_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

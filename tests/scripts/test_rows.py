@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "rows.py"
-SPEC = importlib.util.spec_from_file_location("rows", SCRIPT)
-assert SPEC is not None and SPEC.loader is not None
-kept = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(kept)
+import rows as kept
 
 OLD = [{"task": "a", "seed": 1, "x": 1.0, "older": "y"}, {"task": "a", "seed": 2, "x": 2.0}]
 

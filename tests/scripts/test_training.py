@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+import training
 
 from rl_twoclocks import batch
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "training.py"
-SPEC = importlib.util.spec_from_file_location("training", SCRIPT)
-assert SPEC is not None and SPEC.loader is not None
-training = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(training)
 
 
 def test_a_run_that_diverged_counts_with_the_return_of_a_random_policy(tmp_path: Path) -> None:
