@@ -6,6 +6,8 @@ takes come out, deterministic. What was written is run again and compared with t
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import warnings
 from pathlib import Path
@@ -20,6 +22,9 @@ from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import ExportCommandConfig
 
 Tensors = tuple[Tensor, ...]
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+"""Packages that ONNX needs."""
+ENDINGS = (".pt2", ".onnx")
 AGREE = 1e-5
 """Largest difference between an exported action and the policy's, relative to its range."""
 
@@ -153,7 +158,11 @@ def export(command: ExportCommandConfig) -> list[Path]:
     from rl_twoclocks import state
     from rl_twoclocks.eval import find
     from rl_twoclocks.record import checkpoint
+    from rl_twoclocks.rundir import write_text
 
+    onnx, torch_too = (command.format in (kind, "both") for kind in ("onnx", "torch"))
+    if onnx and (lack := [name for name in NEEDED if importlib.util.find_spec(name) is None]):
+        raise ConfigError(f"format={command.format} needs {lack[0]}: pip install '.[export]'")
     path = find(Path(command.checkpoint).expanduser())
     saved = checkpoint.load(path)
     state.check(saved)
@@ -166,16 +175,17 @@ def export(command: ExportCommandConfig) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
-    policy = deployed(saved)
-    _clear(out, name, path, saved["clocks"]["frames"])
+    policy, sha256 = deployed(saved), hashlib.sha256(path.read_bytes()).hexdigest()
+    _clear(out, name, sha256)
     written = []
-    if command.format in ("torch", "both"):
+    if torch_too:
         written.append(_torch_program(policy, out / f"{name}.pt2"))
-    if command.format in ("onnx", "both"):
+    if onnx:
         written.append(_onnx(policy, out / f"{name}.onnx"))
     layout = {"layout": policy.layout} if policy.layout else {}
     facts = {
         "checkpoint": str(path.absolute()),
+        "sha256": sha256,
         "input": {
             "name": "observation",
             "dtype": str(policy.dtype).removeprefix("torch."),
@@ -186,25 +196,24 @@ def export(command: ExportCommandConfig) -> list[Path]:
         **_memory(policy),
         "frames": saved["clocks"]["frames"],
         "task": saved["config"]["task"]["env_id"],
-        "files": [str(file.absolute()) for file in written],
+        "files": [str(f.absolute()) for e in ENDINGS if (f := out / f"{name}{e}").exists()],
     }
-    (out / f"{name}.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write_text(out / f"{name}.json", json.dumps(facts, indent=2) + "\n")
     for file in written:
         print(f"{'exported':<10} {file}")
     return written
 
 
-def _clear(out: Path, name: str, checkpoint: Path, frames: int) -> None:
+def _clear(out: Path, name: str, sha256: str) -> None:
     """Remove what another checkpoint's export of this name left: one name is one policy."""
     try:
         facts = json.loads((out / f"{name}.json").read_text())
     except (OSError, ValueError):
         facts = {}
-    # `best.pt` is overwritten while the run goes on.
-    if facts.get("checkpoint") == str(checkpoint.absolute()) and facts.get("frames") == frames:
-        return
-    for ending in (".json", ".onnx", ".pt2"):
-        (out / f"{name}{ending}").unlink(missing_ok=True)
+    # By content: `best.pt` is overwritten while the run goes on, and a run may be made anew.
+    if facts.get("sha256") != sha256:
+        for ending in (".json", *ENDINGS):
+            (out / f"{name}{ending}").unlink(missing_ok=True)
 
 
 def _memory(policy: DeployedPolicy) -> dict[str, Any]:
@@ -244,12 +253,9 @@ def _torch_program(policy: DeployedPolicy, file: Path) -> Path:
 
 
 def _onnx(policy: DeployedPolicy, file: Path) -> Path:
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"format=onnx needs {error.name}: pip install '.[export]'") from None
     import logging
+
+    import onnxruntime
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     batch = torch.export.Dim("n", min=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gymnasium as gym
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from rl_twoclocks import export as exporting
+from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import ExportCommandConfig
 from rl_twoclocks.eval import find
 from rl_twoclocks.export import DeployedPolicy, export, random_observations
@@ -124,5 +127,23 @@ def test_a_name_never_stands_for_two_policies(tmp_path: Path) -> None:
     stale.write_text("of the first policy")
     export(ExportCommandConfig(checkpoint=str(first), out=str(out), format="torch"))
     assert stale.exists()
+    facts = json.loads(stale.with_suffix(".json").read_text())
+    assert [Path(file).suffix for file in facts["files"]] == [".pt2", ".onnx"]
+    # The same path and number of frames, another policy.
+    first.write_bytes(second.read_bytes())
+    export(ExportCommandConfig(checkpoint=str(first), out=str(out), format="torch"))
+    assert not stale.exists()
+    stale.write_text("of the first policy")
+    run(tmp_path / "seed2", "task=pendulum", "seed=3", "on_existing=overwrite", rounds=2)
     export(ExportCommandConfig(checkpoint=str(second), out=str(out), format="torch"))
     assert not stale.exists()
+
+
+def test_what_onnx_lacks_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "run", "task=pendulum", "seed=1", rounds=2)
+    monkeypatch.setattr(exporting, "NEEDED", ("no_such_package",))
+    with pytest.raises(ConfigError, match="format=both needs no_such_package"):
+        export(ExportCommandConfig(checkpoint=str(tmp_path / "run"), out=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
