@@ -20,7 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from rl_twoclocks import scenario, verdict
-from rl_twoclocks.aggregate import difference, interquartile_mean, paired_shortfall, pooled
+from rl_twoclocks.aggregate import (
+    difference,
+    interquartile_mean,
+    normalised,
+    paired_shortfall,
+    pooled,
+)
 
 Figure = dict[str, object]
 Rows = list[dict[str, str]]
@@ -194,10 +200,9 @@ def guard_figures(healthy: Rows, returns: Rows) -> dict[str, Figure]:
     if not off:
         return {}
     for task, values in off.items():
-        low = RANDOM_RETURNS[task]
-        span = float(interquartile_mean(np.array(values))) - low
+        low, top = RANDOM_RETURNS[task], float(interquartile_mean(np.array(values)))
         for runs in (guarded, off):
-            runs[task] = [(x - low) / span for x in runs[task]]
+            runs[task] = normalised(runs[task], low, top)
     estimate, n = paired_shortfall(guarded, off), sum(len(values) for values in off.values())
     unit = "score that is lacking under guard; ends are one-sided 95 % bounds"
     command = HEALTHY_COMMAND.format("classic") + " (and --overrides interventions=off)"
@@ -253,7 +258,7 @@ def lag_scores(rows: Rows) -> dict[tuple[str, int], list[float]]:
     if not tops:
         return {}
     low, best = RANDOM_RETURNS[rows[0]["task"]], max(tops)
-    return {key: [(x - low) / (best - low) for x in values] for key, values in returns.items()}
+    return {key: normalised(values, low, best) for key, values in returns.items()}
 
 
 def lag_figures(rows: Rows) -> dict[str, Figure]:
