@@ -216,7 +216,7 @@ def test_the_mujoco_row_asks_for_tanh() -> None:
 
 
 def test_the_safe_preset_has_nothing_to_say_on_a_mujoco_task() -> None:
-    _, derived = settle(compose(["task=hopper", "clocks=safe", "total_frames=496000"]))
+    _, derived = settle(compose(["task=hopper", "clocks=safe", "total_frames=512000"]))
     assert (derived.clock_ratio, derived.reuse, derived.zone) == (4, 12, "safe")
     assert derived.notes == ()
 
