@@ -25,7 +25,7 @@ import yaml
 from rl_twoclocks.cli import NOT_FINITE, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import AxisConfig, SweepConfig
-from rl_twoclocks.rundir import essence, plain
+from rl_twoclocks.rundir import essence, in_use, plain
 
 if TYPE_CHECKING:
     import optuna
@@ -94,7 +94,7 @@ def _search(settings: SweepConfig, words: list[str], directory: Path, total: int
     done = len([t for t in study.trials if _counts(t)])
     if not study.trials:
         study.enqueue_trial({}, user_attrs={"as_configured": True})
-    _take_up(study)
+    _take_up(study, directory)
     print(f"sweep       {directory}: {done} of {settings.trials} trials done before", flush=True)
     with stoppable() as stop:
         try:
@@ -110,12 +110,22 @@ def _search(settings: SweepConfig, words: list[str], directory: Path, total: int
     return _summary(study, words, directory, total)
 
 
-def _take_up(study: optuna.Study) -> None:
-    """Queue the trials that an earlier sitting left unfinished: the same points, their own folders."""
+def _take_up(study: optuna.Study, directory: Path) -> None:
+    """Queue the trials that an earlier sitting left unfinished: the same points, their own folders.
+
+    Raises:
+        ConfigError: one of them is training still, on its own.
+    """
     from optuna.trial import TrialState
 
     # By folder: a trial that was taken up is another trial of the study, in the same folder.
     latest = {_folder(trial): trial for trial in study.trials}
+    for folder in latest:
+        if (directory / folder).is_dir() and in_use(directory / folder):
+            raise ConfigError(
+                f"a trial of an earlier sitting is training in {directory / folder} still: "
+                "wait until it has ended, or end it"
+            )
     for folder, trial in latest.items():
         if trial.state == TrialState.RUNNING:
             study.tell(trial.number, state=TrialState.FAIL)
@@ -254,12 +264,13 @@ def _trial(
                     raise KeyboardInterrupt
                 rows = read_metrics(run_dir / "metrics.jsonl")
                 points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
-                for frames, value in points[seen:]:
+                for frames, value in points:
                     # By number: rounds of another length end at other frames, and only values of one
                     # step are compared.
-                    trial.report(value, frames // every)
-                seen = len(points)
-                if seen and seen < EVALUATIONS and trial.should_prune():
+                    if frames // every > seen:
+                        seen = frames // every
+                        trial.report(value, seen)
+                if seen and len(points) < EVALUATIONS and trial.should_prune():
                     raise optuna.TrialPruned
         finally:
             if process.poll() is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -175,6 +177,23 @@ def test_a_search_that_was_killed_goes_on_with_its_trial(
     made = runs_end(monkeypatch, 0, 0)
     assert run_sweep("optuna", small(tmp_path, 2)) == 0
     assert len(made) == 2 and "trial0" in told(made[0], "run_dir")[0]
+
+
+def test_a_trial_that_outlived_its_search_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs_end(monkeypatch, 0, -9, 0)
+    assert run_sweep("optuna", small(tmp_path, 2)) == 1
+    left = next(tmp_path.glob("*/trial1"))
+    handle = os.open(left, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(ConfigError, match=r"is training in .*trial1 still"):
+            run_sweep("optuna", small(tmp_path, 2))
+    finally:
+        os.close(handle)
+    # Nothing is lost by having asked.
+    assert run_sweep("optuna", small(tmp_path, 2)) == 0 and len(made) == 3
 
 
 def test_two_searches_of_one_study_are_refused(
