@@ -214,18 +214,17 @@ def _directories(arm: Path) -> list[Path]:
 
 def _least(scenario: ScenarioConfig, healthy: Sequence[Path]) -> float:
     """The height from which a run can fall; infinite where no healthy one has learnt anything."""
-    values = [_value(scenario, each) for each in healthy]
+    values = [_value(scenario, each, read_metrics(each / "metrics.jsonl")) for each in healthy]
     if not values:
         return math.inf
     gain = float(interquartile_mean(np.array(values))) - scenario.random
     return scenario.random + HEIGHT * gain if gain > 0 else math.inf
 
 
-def _value(scenario: ScenarioConfig, directory: Path) -> float:
+def _value(scenario: ScenarioConfig, directory: Path, rows: Sequence[dict[str, Any]]) -> float:
     """The reading of a finished run's last evaluation; a random policy's if it diverged."""
     if diverged_file(directory).exists():
         return scenario.random
-    rows = read_metrics(directory / "metrics.jsonl")
     return float([row[scenario.reading] for row in rows if scenario.reading in row][-1])
 
 
@@ -250,7 +249,7 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> 
     return Run(
         arm=arm,
         seed=int(directory.name.removeprefix("seed")),
-        value=_value(scenario, directory),
+        value=_value(scenario, directory, rows),
         fall=None if fallen is None else int(fallen["frames"]),
         collapse=None if fallen is None else int(fallen["clock/policy_version"]),
         diverged=diverged,

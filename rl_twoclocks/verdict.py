@@ -33,7 +33,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_twoclocks.aggregate import Estimate, combined, pooled
+import numpy as np
+
+from rl_twoclocks.aggregate import Estimate, combined, interquartile_mean, pooled
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import ClaimConfig, ScenarioConfig
 from rl_twoclocks.scenario import Run, every_arm
@@ -121,10 +123,11 @@ def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> 
         found, healthy = relative(scenario, by_arm, arm), scenario.baselines.get(arm, "healthy")
         if found is None:
             continue
-        scores[arm] = pooled({arm: found})
-        if arm != healthy and learnt(scenario, by_arm, healthy):
-            gains = [[r.value - scenario.random for r in by_arm[name]] for name in (arm, healthy)]
-            scores[arm] = combined(gains, lambda mine, theirs: mine / theirs)
+        if arm == healthy or not learnt(scenario, by_arm, healthy):
+            scores[arm] = pooled({arm: found})
+            continue
+        gains = [[r.value - scenario.random for r in by_arm[name]] for name in (arm, healthy)]
+        scores[arm] = combined(gains, lambda mine, theirs: mine / theirs)
     return scores
 
 
@@ -146,7 +149,8 @@ def relative(
         return None
     if healthy != "healthy" and not learnt(scenario, by_arm, healthy):
         return None
-    span = pooled({healthy: [r.value for r in by_arm[healthy]]}).value - scenario.random
+    middle = float(interquartile_mean(np.array([r.value for r in by_arm[healthy]])))
+    span = middle - scenario.random
     return [(r.value - scenario.random) / span if span > 0 else 0.0 for r in by_arm[arm]]
 
 
