@@ -176,25 +176,29 @@ def claim(config: Config) -> Iterator[tuple[Path, bool]]:
     path = directory(config)
     if path.exists() and not path.is_dir():
         raise ConfigError(f"run_dir={path} is a file")
-    with _lock(path):
+    with held(path):
         yield path, _prepare(config, path)
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Keep other processes out of a directory; the system lets go of it if this one is killed."""
+def held(path: Path, doing: str = "training", key: str = "run_dir") -> Iterator[None]:
+    """Keep other processes out of a directory; the system lets go of it if this one is killed.
+
+    Raises:
+        ConfigError: another process is `doing` something there, or `key` names no place for a directory.
+    """
     existed = path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"run_dir={path} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"{key}={path} cannot be made: {error.strerror}") from error
     # The directory itself is locked: no file that could be left over.
     handle = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"another process is training in {path}") from None
+            raise ConfigError(f"another process is {doing} in {path}") from None
         for torn in path.glob(".partial-*"):
             # Of a process that was killed while it wrote.
             torn.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ are not trained again; broken-off ones go on from their checkpoints.
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import json
 import os
@@ -25,7 +24,7 @@ import yaml
 from rl_twoclocks.cli import NOT_FINITE, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import AxisConfig, SweepConfig
-from rl_twoclocks.rundir import essence, in_use, plain
+from rl_twoclocks.rundir import essence, held, in_use, plain
 
 if TYPE_CHECKING:
     import optuna
@@ -58,20 +57,10 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         raise ConfigError("the seed of a search is sweep.seed, not seed")
     config = check(settings, words)
     directory = place(settings, config)
-    directory.mkdir(parents=True, exist_ok=True)
-    # Held while the search runs; the system lets go of it if this process is killed.
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise ConfigError(f"another process is searching in {directory}") from None
     # Trials that fail or are stopped are told in our own words.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
+    with held(directory, "searching", "sweep.directory"):
         return _search(settings, words, directory, config.total_frames)
-    finally:
-        os.close(handle)
 
 
 def _search(settings: SweepConfig, words: list[str], directory: Path, total: int) -> int:
