@@ -169,6 +169,32 @@ def test_nothing_but_the_page_and_its_videos_is_served(
         assert (code, "secret" in said) == (404, False), path
 
 
+def test_a_part_of_a_video_can_be_asked_for(
+    server: live.LiveServer, config: dict[str, Any]
+) -> None:
+    folder = make(server.board.root / "walk" / "seed1", config)
+    (folder / "film.mp4").write_bytes(b"0123456789")
+    ask(server, "/")
+    for asked, code, said, told in (
+        ("bytes=0-", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=7-99", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-30", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=10-", 416, b"", "bytes */10"),
+        ("bytes=-0", 416, b"", "bytes */10"),
+        # What is no single range of bytes is answered in full.
+        *((x, 200, b"0123456789", None) for x in ("bytes=4-2", "bytes=-", "bytes=0-1,3-4", "b=1-")),
+        (f"bytes=0-{'9' * 5000}", 200, b"0123456789", None),
+    ):
+        link = http.client.HTTPConnection(*server.server_address[:2], timeout=30)
+        link.request("GET", "/walk/seed1/film.mp4", headers={"Range": asked})
+        reply = link.getresponse()
+        found = reply.status, reply.read(), reply.headers["Content-Range"]
+        assert found == (code, said, told), asked
+        link.close()
+
+
 def test_links_that_lead_out_of_the_folder_are_not_followed(
     server: live.LiveServer, config: dict[str, Any], tmp_path: Path
 ) -> None:

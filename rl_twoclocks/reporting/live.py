@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -210,12 +211,25 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self._answer(404, "text/plain", b"this video has gone\n")
             return
-        self._answer(200, "video/mp4", data)
+        # A browser that is to jump within a video asks for a part of it.
+        asked = self.headers.get("Range")
+        part = None if asked is None else byte_range(asked, len(data))
+        if part is None:
+            self._answer(200, "video/mp4", data, {"Accept-Ranges": "bytes"})
+        elif not part:
+            self._answer(416, "text/plain", b"", {"Content-Range": f"bytes */{len(data)}"})
+        else:
+            told = {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{len(data)}"}
+            self._answer(206, "video/mp4", data[part.start : part.stop], told)
 
-    def _answer(self, code: int, kind: str, body: bytes) -> None:
+    def _answer(
+        self, code: int, kind: str, body: bytes, more: dict[str, str] | None = None
+    ) -> None:
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in (more or {}).items():
+            self.send_header(name, value)
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
@@ -225,6 +239,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the terminal is the user's."""
+
+
+def byte_range(asked: str, size: int) -> range | None:
+    """The bytes that a Range header asks for, of `size`: an empty range where it can have none.
+
+    None where it is not one range of bytes: RFC 9110 lets a server answer such a request in full.
+    """
+    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", asked.strip(), re.ASCII)
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        return range(max(0, size - int(last)), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(size, int(last) + 1) if last else size)
 
 
 def _hostname(host: str) -> str | None:
