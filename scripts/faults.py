@@ -23,10 +23,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -79,9 +80,11 @@ PERIOD = 8
 class FaultyBackend:
     """A vector backend whose answers are spoilt from a certain frame on."""
 
-    def __init__(self, backend: Any, fault: str, begin: int, round_frames: int) -> None:
-        """Wrap; `begin` and `round_frames` are in frames over all environments."""
-        self.backend, self.fault, self.begin = backend, fault, begin
+    def __init__(
+        self, backend: Any, fault: str, begin: int, round_frames: int, end: float = math.inf
+    ) -> None:
+        """Wrap; `begin`, `end` and `round_frames` are in frames over all environments."""
+        self.backend, self.fault, self.begin, self.end = backend, fault, begin, end
         self.round_frames = round_frames
         self.frames = 0
         self.sum: np.ndarray | None = None
@@ -101,7 +104,7 @@ class FaultyBackend:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
         """Step, then spoil what comes back."""
-        active = self.frames >= self.begin
+        active = self.begin <= self.frames < self.end
         self.frames += self.backend.num_envs
         if active and self.fault == "cliff":
             # The actuators fail: the same choice for ever, or none at all.
@@ -120,6 +123,8 @@ class FaultyBackend:
             mean = obs.mean(0)
             self.sum = mean if self.sum is None else 0.999 * self.sum + 0.001 * mean
             return obs
+        if self.frames >= self.end:
+            return obs
         if self.fault == "frozen":
             self.frozen = obs if self.frozen is None else self.frozen
             return self.frozen.copy()
@@ -132,8 +137,8 @@ class FaultyBackend:
 
 
 @contextlib.contextmanager
-def planted(fault: str, begin: int, round_frames: int) -> Iterator[None]:
-    """Make every run inside this context a sick one."""
+def planted(fault: str, begin: int, round_frames: int, end: float = math.inf) -> Iterator[None]:
+    """Make every run inside this context a sick one, to its end or (spoilt observations) to `end`."""
     from rl_twoclocks import build
     from rl_twoclocks.envs import make_env
     from rl_twoclocks.learner import Learner
@@ -153,7 +158,7 @@ def planted(fault: str, begin: int, round_frames: int) -> Iterator[None]:
     def faulty_env(*args: Any) -> Any:
         env = make_env(*args)
         name = "frozen" if fault.startswith("frozen") else fault
-        env.backend = FaultyBackend(env.backend, name, begin, round_frames)
+        env.backend = FaultyBackend(env.backend, name, begin, round_frames, end)
         return env
 
     def faulty_learn(self: Any, *args: Any) -> Any:
@@ -192,6 +197,17 @@ def planted(fault: str, begin: int, round_frames: int) -> Iterator[None]:
         yield
 
 
+def settings(task: str, seed: int, place: Path) -> list[str]:
+    """What all runs are trained with."""
+    return [
+        f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={FRAMES}",
+        f"clocks.batch_size={ROUND}", f"clocks.update_frequency={ROUND}",
+        "interventions=observe", "compile=true", "logger=jsonl", "logger.display=none",
+        "diagnostics.pictures=false", f"eval.every_frames={FRAMES // 10}", "eval.episodes=4",
+        "eval.num_envs=4", f"run_dir={place}", "on_existing=overwrite",
+    ]  # fmt: skip
+
+
 def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     """Train one sick (or healthy) run in a process of its own."""
     runs, task, fault, seed, overrides = job
@@ -201,17 +217,11 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     import rl_twoclocks
     from rl_twoclocks.envs import NonFiniteError
 
-    total = FRAMES
-    words = [f"task={task}", "clocks=classic", f"seed={seed}", f"total_frames={total}"]
-    words += ["logger=jsonl", "logger.display=none", "interventions=observe", "compile=true"]
-    words += [f"run_dir={place}", "on_existing=overwrite", f"eval.every_frames={total // 10}"]
-    words += ["eval.episodes=4", "eval.num_envs=4"]
-    words += [f"clocks.batch_size={ROUND}", f"clocks.update_frequency={ROUND}"]
-    words += ["diagnostics.pictures=false", *overrides]
+    words = [*settings(task, seed, place), *overrides]
     if fault == "learning_rate":
         words.append("optim.learning_rate=9e-3")
     config = rl_twoclocks.compose(words)
-    begin = 0 if fault in ("frozen_from_start", "learning_rate") else int(0.4 * total)
+    begin = 0 if fault in ("frozen_from_start", "learning_rate") else int(0.4 * FRAMES)
     place.mkdir(parents=True, exist_ok=True)
     planted_file(place).write_text(json.dumps({"fault": fault, "begin": begin}) + "\n")
     with contextlib.ExitStack() as stack:
@@ -352,12 +362,16 @@ def main() -> int:
         for fault in args.faults
         for task in args.tasks
     ]
-    # A fresh process per run: what a fault leaves behind must not reach the next one.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(args.jobs, maxtasksperchild=1) as pool:
-        for line in pool.imap_unordered(train, jobs, chunksize=1):
-            print(line, flush=True)
+    each_apart(train, jobs, args.jobs)
     return 0
+
+
+def each_apart(work: Callable[[Any], str], jobs: Sequence[Any], at_a_time: int) -> None:
+    """Do every job in a fresh process: what a fault leaves behind must not reach the next one."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(at_a_time, maxtasksperchild=1) as pool:
+        for line in pool.imap_unordered(work, jobs, chunksize=1):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
