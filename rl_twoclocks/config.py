@@ -267,7 +267,7 @@ class CollectConfig(Group):
     when_full: Literal["wait", "drop"] = "wait"
     """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
     max_restarts: int = Field(default=10, ge=0)
-    """Dead workers that are started again, over the whole run; then it ends."""
+    """Dead workers that are started again in one sitting; then it ends."""
     patience: float = Field(default=300.0, gt=0)
     """async, redis, ray: seconds without a slice, or a server, after which the run ends."""
     ray_address: str | None = None

@@ -37,7 +37,7 @@ class GeneratorCommandConfig(Group):
     """The Redis server of the run; null: the environment variable RL_TWOCLOCKS_REDIS_URL, where a
     password is not seen by others, or else redis://127.0.0.1:6379."""
     patience: float = Field(default=60.0, gt=0)
-    """Seconds without a server or a run after which the generator ends."""
+    """Seconds after which the generator ends where there is no server or no such run, or it is over."""
     parent: int | None = None
     """Process without which the generator ends: the learner that started it."""
 

@@ -29,26 +29,35 @@ def main() -> None:
 
 
 def generate(command: GeneratorCommandConfig) -> None:
-    """Collect slices until the run has been off the server for `patience` seconds.
+    """Collect slices until the run has been over for `patience` seconds.
 
     Raises:
         ConfigError: there is no such run, or its configuration cannot be used here.
         WorkerError: the server is away for longer than `patience`.
     """
-    from rl_twoclocks.collect.redis_queue import RedisQueue, address
+    from rl_twoclocks.collect.patience import end_with_parent
+    from rl_twoclocks.collect.redis_queue import LIFE, RedisQueue, address
 
+    if command.parent is not None:
+        end_with_parent()
     signal.signal(signal.SIGTERM, _leave)
     # A learner handles the terminal's Ctrl-C itself and ends the generators that it started.
     signal.signal(signal.SIGINT, signal.SIG_IGN if command.parent else _leave)
     torch.set_num_threads(1)
     queue = RedisQueue(address(command.url), command.run, command.patience)
-    text = _wait(queue.find, command.patience)
+    text = _wait(queue.find, lambda waited: waited > command.patience)
     if text is None:
         raise ConfigError(f"no run {command.run!r} on {queue.url}: is its learner running?")
     while text is not None and not _orphaned(command):
         _collect(queue, json.loads(text), command)
+
+        def gone(waited: float) -> bool:
+            # A server that was started anew hears of the run when its learner next wants a slice.
+            left = _orphaned(command) or waited > LIFE
+            return left or (waited > command.patience and queue.over())
+
         # Over; or the learner was started anew, perhaps with slices of another size.
-        text = _wait(queue.find, command.patience)
+        text = _wait(queue.find, gone)
 
 
 def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandConfig) -> None:
@@ -113,10 +122,17 @@ def _orphaned(command: GeneratorCommandConfig) -> bool:
     return command.parent is not None and os.getppid() != command.parent
 
 
-def _wait(ask: Callable[[], Result | None], patience: float) -> Result | None:
-    """What the server says of the run; waits for it, for learner and generators start in any order."""
-    deadline = time.monotonic() + patience
-    while (answer := ask()) is None and time.monotonic() < deadline:
+def _wait(ask: Callable[[], Result | None], gone: Callable[[float], bool]) -> Result | None:
+    """What the server says of the run; waits for it, for learner and generators start in any order.
+
+    Args:
+        ask: the server.
+        gone: whether so many seconds are enough.
+    """
+    from rl_twoclocks.collect.patience import WakingClock
+
+    clock = WakingClock()
+    while (answer := ask()) is None and not gone(clock.now()):
         time.sleep(0.1)
     return answer
 

@@ -78,8 +78,9 @@ def masked(url: str) -> str:
 def essence(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a plain configuration that a resumed run must agree on."""
     core = {key: value for key, value in config.items() if key not in FREE}
-    # Where the server is, what it is called and where policies act makes no other experiment.
-    elsewhere = ("redis", "ray_address", "device", "patience")
+    # Where the server is, what it is called, where policies act and what is forgiven makes no other
+    # experiment.
+    elsewhere = ("redis", "ray_address", "device", "patience", "max_restarts")
     core["collect"] = {k: v for k, v in core["collect"].items() if k not in elsewhere}
     if config["interventions"]["governor"] == "guard":
         # What the governor decides by changes training, where it acts.

@@ -207,7 +207,12 @@ def _check_workers(config: Config) -> None:
         raise ConfigError(
             f"clocks.publish_interval={c.publish_interval} and clocks.lag={c.lag} let policies act that "
             f"are {oldest} versions old, and collect.max_staleness={limit} would drop all that they "
-            f"collect: write collect.max_staleness={oldest} or null"
+            f"collect: write collect.max_staleness={oldest}"
+        )
+    if limit is None and collect.order == "near":
+        raise ConfigError(
+            "collect.max_staleness=null with collect.order=near: newer slices always come first, "
+            "so that old ones would wait for ever. Write a bound, or collect.order=fifo or random"
         )
     if n % collect.workers:
         best = min(

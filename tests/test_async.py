@@ -6,11 +6,14 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -22,6 +25,7 @@ from rl_twoclocks.collect.source import choose
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
+from rl_twoclocks.safety import settle
 from rl_twoclocks.window import BESIDES
 from tests.envs import run_config
 from tests.sources import collecting, publish, true_stamps
@@ -274,11 +278,11 @@ def test_the_order_to_align_waits_for_data_of_the_newest_policy(tmp_path: Path) 
     [
         (["collect.workers=3"], "nearest is collect.workers=2, or num_envs=6"),
         (["collect.vectorization=async"], "raise collect.workers"),
-        (["clocks.publish_interval=10"], "collect.max_staleness=9 or null"),
-        (["clocks.lag=9", "clocks.lag_mode=ring"], "collect.max_staleness=9 or null"),
+        (["clocks.publish_interval=10"], "write collect.max_staleness=9$"),
+        (["clocks.lag=9", "clocks.lag_mode=ring"], "write collect.max_staleness=9$"),
         (
             ["clocks.lag=4", "clocks.lag_mode=ring", "clocks.publish_interval=4"],
-            "collect.max_staleness=19 or null",
+            "write collect.max_staleness=19$",
         ),
         (["clocks.align_kl=0.1", "diagnostics=minimal"], "write diagnostics=default"),
         (["clocks.publish_kl=0.1", "diagnostics=off"], "write diagnostics=default"),
@@ -318,7 +322,12 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     from rl_twoclocks.record.events import read_events
 
     monkeypatch.setattr(AsyncSource, "publish", lambda self, behaviour: None)
-    words = ["collect=async", "collect.max_staleness=null", "diagnostics=default"]
+    words = [
+        "collect=async",
+        "collect.max_staleness=null",
+        "collect.order=fifo",
+        "diagnostics=default",
+    ]
     rl_twoclocks.train(run_config("Target", tmp_path, *words, "total_frames=1280"))
     alarms = [e for e in read_events(tmp_path / "events.jsonl") if e["kind"] == "alarm"]
     lag = [e for e in alarms if e["name"] == "policy_lag"]
@@ -340,7 +349,12 @@ def test_a_worker_that_takes_no_policy_is_named(
         return pipe
 
     monkeypatch.setattr(AsyncSource, "_start", cut_off)
-    words = ["collect=async", "collect.workers=2", "collect.max_staleness=null"]
+    words = [
+        "collect=async",
+        "collect.workers=2",
+        "collect.max_staleness=null",
+        "collect.order=fifo",
+    ]
     words += ["collect.order=fifo", "diagnostics=default", "total_frames=1280"]
     rl_twoclocks.train(run_config("Target", tmp_path, *words))
     events = read_events(tmp_path / "events.jsonl")
@@ -455,6 +469,62 @@ def test_a_worker_that_hangs_is_replaced_while_others_go_on(tmp_path: Path) -> N
                 source.next(0, None)
 
 
+def test_a_worker_that_waited_for_room_is_not_taken_for_hung_once_it_has_it(
+    tmp_path: Path,
+) -> None:
+    words = ["collect=async", "collect.slots=2", "collect.patience=1"]
+    with collecting(run_config("Target", tmp_path, *words)) as (_, source):
+        wait_for_slices(source, 2)
+        time.sleep(1.5)
+        os.kill(source.workers[0].pid, signal.SIGSTOP)
+        source.discard()
+        source._listen(0.0)
+        os.kill(source.workers[0].pid, signal.SIGCONT)
+        assert source.readings()["collect/restarts"] == 0
+
+
+def test_a_job_that_was_suspended_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_twoclocks.collect import patience
+
+    seen = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: seen[0])
+    clock = patience.WakingClock()
+    seen[0] = 3.0
+    assert clock.now() == 3.0
+    seen[0] = 4000.0
+    assert clock.now() == 3.0 + patience.LONGEST
+    seen[0] = 4001.0
+    assert clock.now() == 4.0 + patience.LONGEST
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends children with their parents")
+def test_a_worker_whose_simulator_hangs_ends_with_its_parent() -> None:
+    code = (
+        "import os, sys, time, multiprocessing as m\n"
+        "from rl_twoclocks.collect.patience import end_with_parent\n"
+        "def hang():\n"
+        "    end_with_parent(); print(os.getpid(), flush=True); time.sleep(600)\n"
+        "m.get_context('fork').Process(target=hang).start(); time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        limit = time.monotonic() + 10
+        while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+
+def test_near_versions_first_needs_a_bound(tmp_path: Path) -> None:
+    words = ["collect=async", "collect.max_staleness=null"]
+    with pytest.raises(ConfigError, match="old ones would wait for ever"):
+        rl_twoclocks.train(run_config("Target", tmp_path / "run", *words))
+    settle(run_config("Target", tmp_path / "run", *words, "collect.order=random"))
+
+
 def test_signals_to_the_whole_group_are_the_learners_business(tmp_path: Path) -> None:
     with collecting(run_config("Target", tmp_path, "collect=async")) as (_, source):
         source.next(0, None)
@@ -478,14 +548,11 @@ def test_a_run_whose_worker_raises_leaves_a_checkpoint_of_its_last_round(tmp_pat
 
 
 def test_a_broken_connection_of_a_simulator_is_not_taken_for_the_learners() -> None:
-    from rl_twoclocks.collect.worker import collected
+    from rl_twoclocks.collect.worker import simulator
 
-    class Broken:
-        def slice(self) -> None:
-            raise EOFError("the simulator hung up")
-
-    with pytest.raises(RuntimeError, match="simulator's connection"):
-        collected(Broken())  # type: ignore[arg-type]
+    for error in (EOFError, BrokenPipeError, ConnectionResetError):
+        with pytest.raises(RuntimeError, match="simulator's connection"), simulator():
+            raise error("the simulator hung up")
 
 
 def test_a_publication_that_never_ends_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:

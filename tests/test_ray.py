@@ -12,6 +12,7 @@ import pytest
 
 import rl_twoclocks
 from rl_twoclocks.build import build
+from rl_twoclocks.collect.patience import WakingClock
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
@@ -72,8 +73,9 @@ def test_an_actor_that_replaces_another_gets_the_noise_too(monkeypatch: pytest.M
     source: Any = object.__new__(ray_source.RaySource)
     source.config, source.envs, source.steps, source.life, source.restarts = None, 2, 4, 0, 1
     source.actors, source.pending, source.policy, source.noise = {}, {}, None, "noise"
+    source.asked, source.clock = {}, WakingClock()
     source._start(0)
-    source.actors[0].set_noise.remote.assert_called_once_with("noise")
+    source.actors[0].order.remote.assert_called_once_with("set_noise", "noise")
 
 
 @on_ray
@@ -106,6 +108,47 @@ def test_a_whole_run_whose_worker_is_killed_from_outside(cluster: Any, tmp_path:
 
 
 @on_ray
+def test_an_actor_that_gives_nothing_is_replaced(cluster: Any, tmp_path: Path) -> None:
+    # The cluster has room for two: the third is never begun.
+    words = ["collect=ray", "collect.workers=4", "collect.max_restarts=0", "collect.patience=20"]
+    config, derived = settle(run_config("Target", tmp_path, *words))
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        with pytest.raises(WorkerError, match="nothing for 20 seconds"):
+            parts.source.next(0, None)
+    finally:
+        parts.close()
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_of_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
+    from types import SimpleNamespace
+
+    from rl_twoclocks.collect import ray_source
+
+    def silent(*arguments: Any, **named: Any) -> None:
+        raise ray.exceptions.RaySystemError("the raylet is gone")
+
+    stand_in = SimpleNamespace(put=silent, wait=silent, kill=silent, exceptions=ray.exceptions)
+    monkeypatch.setattr(ray_source, "ray", stand_in)
+    source: Any = object.__new__(ray_source.RaySource)
+    source.clock, source.pending, source.version, source.uncounted = WakingClock(), {1: 0}, 0, 0
+    order = SimpleNamespace(remote=silent)
+    source.actors, source.mine = {0: SimpleNamespace(order=order)}, False
+    source.noise = None
+    source.begin_new_episodes(0, 1)
+    source.set_noise((None, 1))
+    for version in (0, 1):
+        source.published = SimpleNamespace(version=version)
+        with pytest.raises(WorkerError, match="the raylet is gone"):
+            source.next(version, None)
+    source.close()
+
+
+@on_ray
 @pytest.mark.parametrize(
     ("name", "error", "text"),
     [
@@ -116,7 +159,8 @@ def test_a_whole_run_whose_worker_is_killed_from_outside(cluster: Any, tmp_path:
 def test_an_error_in_a_worker_ends_the_run_with_its_own_message(
     cluster: Any, name: str, error: type[Exception], text: str, tmp_path: Path
 ) -> None:
-    words = list(WORDS)
+    # So many that both of them are asked, however late one begins.
+    words = [*WORDS, "total_frames=1_000_000"]
     if name == "Poison":
         from rl_twoclocks.seeding import env_seeds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import shutil
@@ -123,6 +124,11 @@ def changed(**tensors: torch.Tensor | None) -> bytes:
     return pack_slice(TensorDict(frames, batch_size=[]))
 
 
+def headed(header: dict, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
 @pytest.mark.parametrize(
     ("message", "why"),
     [
@@ -130,6 +136,21 @@ def changed(**tensors: torch.Tensor | None) -> bytes:
         (b"\xff" * 64, "no safetensors"),
         (pickle.dumps({"reward": 1}), "no safetensors"),
         (b"0" * 10_000_000, "10000000 bytes where"),
+        *(
+            (
+                headed(
+                    {"x": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}, data
+                ),
+                why,
+            )
+            for kind, shape, data, why in (
+                ("F32", [0, 2**63 - 1], b"", "keys differ"),
+                ("F32", [0, 2**63], b"", "no safetensors"),
+                ("F32", [2**40, 2**40], b"0000", "no safetensors"),
+                ("F4", [1], b"0", "no safetensors"),
+            )
+        ),
+        (headed({"x": []}), "no safetensors"),
         (changed(reward=None), "keys differ: reward"),
         (changed(extra=torch.zeros(2, 3)), "keys differ: extra"),
         (changed(reward=torch.zeros(2, 4)), "reward is torch.float32 (2, 4)"),
@@ -229,9 +250,10 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     for version, name in ((3, b"a"), (1, b"b"), (3, b"c"), (2, b"d")):
         assert queue.push(name, version, 4, "wait")
     assert not queue.push(b"e", 3, 4, "wait")
-    assert queue.readings() == (4, 0)
+    assert queue.readings()[:2] == (4, 0)
     assert queue.push(b"e", 3, 4, "drop")
-    assert queue.readings() == (4, 1)
+    assert queue.readings()[:2] == (4, 1)
+    assert queue.readings().sent == {os.getpid(): 6}
     # b was the oldest; of one version the earlier arrival goes first.
     assert queue.take(2, 3, None, "near", 0) == ([b"a", b"c"], 0)
     assert queue.push(b"f", 4, 4, "wait")
@@ -246,7 +268,9 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     assert all(0 < queue.server.ttl(key) <= 3600 for key in queue.server.scan_iter())
     queue.close()
     again = RedisQueue(server.url, "run", patience=5)
-    assert list(again.server.scan_iter()) == []
+    assert again.over()
+    (left,) = again.server.scan_iter()
+    assert left == b"rl_twoclocks:run:over" and 0 < again.server.ttl(left) <= 3600
     assert not again.push(b"late", 3, 4, "wait")
 
 
@@ -321,6 +345,125 @@ def test_a_run_survives_its_server_its_generator_and_a_hostile_message(
     assert last["collect/refused"] == 1
     assert 1 <= last["collect/restarts"] <= 2
     assert subprocess.run(["pgrep", "-f", f"parent={os.getpid()}"], check=False).returncode == 1
+
+
+@redis_server
+@pytest.mark.parametrize("during", ["publish", "record", "save"])
+def test_a_server_that_is_gone_for_good_leaves_a_checkpoint_of_the_last_round(
+    during: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.record import checkpoint
+    from rl_twoclocks.session import Session
+
+    every = 640 if during == "save" else 6400
+    more = ["total_frames=6400", f"checkpoint.every_frames={every}"]
+    more += ["checkpoint.episode_boundary=true"] if during == "save" else []
+    config = run_config("Target", tmp_path, *words(server), *more)
+    original = getattr(Session, during)
+
+    def then_it_dies(self: Session, *arguments: Any, **named: Any) -> Any:
+        if self.parts.clocks.policy_version >= 5 and server.process.returncode is None:
+            server.kill()
+            self.parts.source.queue.patience = 1.0
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(Session, during, then_it_dies)
+    begin = time.monotonic()
+    with pytest.raises(WorkerError, match="no Redis server"):
+        rl_twoclocks.train(config)
+    assert time.monotonic() - begin < 60
+    newest = checkpoint.load_newest(tmp_path)
+    assert newest is not None
+    last = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    assert newest["clocks"]["frames"] >= last["frames"] > 0
+    assert newest["clocks"]["policy_version"] == last["clock/policy_version"]
+
+
+@redis_server
+def test_a_signal_is_heard_while_the_server_is_away(server: Server, tmp_path: Path) -> None:
+    config = run_config("Target", tmp_path, *words(server))
+    with collecting(config) as (parts, redis):
+        redis.next(0, None)
+        server.kill()
+        parts.publish()
+        redis.discard()
+        begin = time.monotonic()
+        assert redis.next(0, None, lambda: time.monotonic() - begin > 1) is None
+        assert time.monotonic() - begin < 5
+        server.start()
+        # What could not be said is said.
+        assert redis.next(0, None) is not None
+
+
+@redis_server
+def test_a_learner_whose_run_was_taken_over_says_so(server: Server, tmp_path: Path) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+    from rl_twoclocks.collect.redis_source import name_of
+
+    config = run_config("Target", tmp_path, *words(server))
+    with collecting(config) as (parts, redis):
+        redis.next(0, None)
+        RedisQueue(server.url, name_of(config), patience=5).open("{}", 0, b"")
+        for told in (False, True):
+            if told:
+                parts.publish()
+            with pytest.raises(WorkerError, match="another learner has taken over"):
+                redis.next(0, None)
+
+
+@redis_server
+def test_junk_in_an_old_partition_does_not_move_the_clock_of_the_frames(
+    server: Server, tmp_path: Path
+) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+    from rl_twoclocks.collect.redis_source import name_of
+
+    config = run_config("Target", tmp_path, *words(server))
+    with collecting(config) as (_, redis):
+        redis.next(0, 4)
+        hostile = RedisQueue(server.url, name_of(config), patience=5)
+        hostile.find()
+        assert all(hostile.push(b"0", -9, 10**6, "wait") for _ in range(500))
+        rollout, frames = redis.next(0, 4)
+        assert frames <= (1 + config.collect.slots) * rollout.numel()
+        assert redis.readings()["collect/refused"] >= 500 - config.collect.slots
+
+
+@redis_server
+def test_a_generator_that_hangs_is_replaced_while_others_go_on(
+    server: Server, tmp_path: Path
+) -> None:
+    more = ["collect.workers=2", "collect.slots=4"]
+    config = run_config("Target", tmp_path, *words(server), *more)
+    with collecting(config) as (_, redis):
+        redis.next(0, None)
+        redis.collect = config.collect.model_copy(update={"patience": 3.0})
+        hung = redis.local[0].process
+        os.kill(hung.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        while redis.readings()["collect/restarts"] == 0:
+            assert redis.next(0, None) is not None
+            assert time.monotonic() - begin < 60
+        assert hung.poll() == -signal.SIGKILL
+
+
+@redis_server
+def test_generators_wait_longer_for_a_server_that_was_started_anew_than_for_a_run_that_is_over(
+    server: Server,
+) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    learner = RedisQueue(server.url, "run", patience=5)
+    learner.open("{}", 0, b"")
+    assert not learner.over()
+    learner.close()
+    again = RedisQueue(server.url, "run", patience=5)
+    assert again.over()
+    again.open("{}", 0, b"")
+    assert not again.over()
+    server.kill()
+    server.start()
+    assert again.find() is None and not again.over()
 
 
 @redis_server
@@ -456,7 +599,7 @@ def test_a_slice_sent_again_after_a_lost_reply_is_there_once(
     assert generator.push(b"second", 0, 2, when_full)
     assert lost == [1]
     assert learner.take(9, 0, None, "fifo", 0) == ([b"first", b"second"], 0)
-    assert learner.readings() == (0, 0)
+    assert learner.readings()[:2] == (0, 0)
     learner.close()
 
 
@@ -526,7 +669,7 @@ def test_frames_that_a_full_queue_drops_are_counted_once(server: Server, tmp_pat
     with collecting(config) as (_, redis):
         first = redis.next(0, None)
         limit = time.monotonic() + 30
-        while redis.queue.readings()[1] < 3 and time.monotonic() < limit:
+        while redis.queue.readings().lost < 3 and time.monotonic() < limit:
             time.sleep(0.05)
         second = redis.next(0, None)
         dropped = redis.readings()["clock/dropped_frames"]
@@ -583,6 +726,8 @@ def test_a_run_touches_no_keys_but_its_own_whatever_its_name(server: Server, nam
     queue.open("{}", 0, b"policy")
     assert queue.push(b"slice", 0, 4, "wait") and queue.drop_all() == 1
     queue.close()
-    assert set(other.server.scan_iter()) == kept
+    assert set(other.server.scan_iter()) - kept == {f"rl_twoclocks:{name}:over".encode()}
+    assert kept <= set(other.server.scan_iter())
     other.close()
-    assert not RedisQueue(server.url, name, patience=5).server.keys()
+    left = RedisQueue(server.url, name, patience=5).server.keys()
+    assert all(key.endswith(b":over") for key in left) and len(left) == 2

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from rl_twoclocks.collect.behaviour import BehaviourPolicy
 from rl_twoclocks.collect.generator import example_slice
 from rl_twoclocks.collect.heed import Heed
+from rl_twoclocks.collect.patience import WakingClock
 from rl_twoclocks.collect.shared import Board, Shelf
 from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.collect.worker import work
@@ -59,6 +60,7 @@ class AsyncSource:
         self.taken_lengths = [0, 0]
         self.counted_lost = 0
         self.noise: Noise | None = None
+        self.clock = WakingClock()
         self.heard = [0.0] * collect.workers
         """When each worker last gave a slice, or got room for one."""
         self.workers: list[Any] = [None] * collect.workers
@@ -110,7 +112,9 @@ class AsyncSource:
 
     def discard(self) -> int:
         """Drop what waits."""
-        for shelf in self.shelves:
+        for index, shelf in enumerate(self.shelves):
+            # Who waited for room has it from now on.
+            self.heard[index] = self.clock.now()
             for number, slot, _ in shelf.ready():
                 shelf.drop(slot, number)
         return self._newly_lost()
@@ -164,7 +168,7 @@ class AsyncSource:
             daemon=True,
         )
         worker.start()
-        self.heard[index] = time.monotonic()
+        self.heard[index] = self.clock.now()
         # Ours must be the only other end, or the worker would never see it close.
         theirs.close()
         self.workers[index] = worker
@@ -185,7 +189,7 @@ class AsyncSource:
         order = self.collect.order
         good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
         for i in (*too_old, *good):
-            self.heard[waiting[i][1]] = time.monotonic()
+            self.heard[waiting[i][1]] = self.clock.now()
         for i in too_old:
             number, index, slot, _ = waiting[i]
             self.shelves[index].drop(slot, number)
@@ -205,7 +209,7 @@ class AsyncSource:
                 while pipe.poll():
                     if (said := pipe.recv()) is not None:
                         self._raise(index, *said)
-                    self.heard[index] = time.monotonic()
+                    self.heard[index] = self.clock.now()
             except (EOFError, ConnectionResetError, BrokenPipeError):
                 self._replace(index)
         self._kill_hung()
@@ -213,7 +217,7 @@ class AsyncSource:
     def _kill_hung(self) -> None:
         """Kill and replace workers that have room and give nothing, whatever the others give."""
         for index, shelf in enumerate(self.shelves):
-            silent = time.monotonic() - self.heard[index]
+            silent = self.clock.now() - self.heard[index]
             if silent > self.collect.patience and not shelf.full:
                 self.workers[index].kill()
                 self._replace(index)

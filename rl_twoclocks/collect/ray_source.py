@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import signal
 import threading
@@ -14,27 +16,46 @@ from tensordict import TensorDict
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.generator import Generator, example_slice
+from rl_twoclocks.collect.patience import WakingClock
 from rl_twoclocks.collect.source import Noise, Stop, choose, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.seeding import stream_seed
 
 
-class Actor(Generator):
-    """A generator that is told its policy with every slice that it is asked for."""
+class Actor:
+    """A generator that is told its policy with every slice that it is asked for.
+
+    It is made with the first call: what an actor's constructor raises reaches nobody as it is.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        """Take the generator's arguments."""
+        self.arguments = arguments
+
+    @functools.cached_property
+    def generator(self) -> Generator:
+        """The generator."""
+        return Generator(*self.arguments)
+
+    def order(self, what: str, argument: Any) -> None:
+        """Call a method of the generator."""
+        getattr(self.generator, what)(argument)
 
     def collect(self, published: Published) -> tuple[int, dict[str, Any]]:
         """A slice as plain arrays, and its version."""
-        if published.version != self.behaviour.version:
-            self.take(published)
-        frames = self.slice()
-        return self.behaviour.version, {key: value.numpy() for key, value in frames.items()}
+        if published.version != self.generator.behaviour.version:
+            self.generator.take(published)
+        frames = self.generator.slice()
+        version = self.generator.behaviour.version
+        return version, {key: value.numpy() for key, value in frames.items()}
 
 
 class RaySource:
     """One actor per worker; every actor has one slice under way and at most `slots` wait.
 
-    A node or actor that dies is replaced, with other episodes, up to `collect.max_restarts` times.
+    A node or actor that dies, or gives nothing for `collect.patience` seconds, is replaced, with other
+    episodes, up to `collect.max_restarts` times.
     """
 
     def __init__(
@@ -68,9 +89,13 @@ class RaySource:
         self.dropped = self.uncounted = 0
         self.restarts = restarts
         self.noise: Noise | None = None
-        self.policy, self.version = ray.put(behaviour.published()), behaviour.version
+        self.published = behaviour.published()
+        self.policy, self.version = ray.put(self.published), self.published.version
         self.actors: dict[int, Any] = {}
         self.pending: dict[Any, int] = {}
+        self.clock = WakingClock()
+        self.asked: dict[int, float] = {}
+        """When each actor was asked for the slice that it owes."""
         self.idle: set[int] = set()
         self.waiting: list[tuple[int, TensorDict]] = []
         for index in range(config.collect.workers):
@@ -82,12 +107,23 @@ class RaySource:
         """Wait for as many slices as there are workers, near enough to the learner's version.
 
         Raises:
-            WorkerError: an actor raised, or more of them died than `max_restarts` allows.
+            WorkerError: an actor raised, or more of them died than `max_restarts` allows; or the
+                cluster is gone.
             NonFiniteError: an actor saw an observation or reward that is not finite.
         """
+        try:
+            if self.published.version != self.version:
+                self.policy, self.version = ray.put(self.published), self.published.version
+            return self._next(version, max_staleness, should_stop)
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise WorkerError(f"the Ray cluster does not answer: {error}") from error
+
+    def _next(
+        self, version: int, max_staleness: int | None, should_stop: Stop
+    ) -> tuple[TensorDict, int] | None:
         taken: list[TensorDict] = []
         frames, self.uncounted = self.uncounted, 0
-        heard = time.monotonic()
+        heard = self.clock.now()
         while True:
             self._gather()
             wanted = self.collect.workers - len(taken)
@@ -105,8 +141,8 @@ class RaySource:
             if should_stop():
                 self.uncounted = frames
                 return None
-            heard = time.monotonic() if good else heard
-            if time.monotonic() - heard > self.collect.patience:
+            heard = self.clock.now() if good else heard
+            if self.clock.now() - heard > self.collect.patience:
                 patience = f"collect.patience={self.collect.patience:g}"
                 raise WorkerError(f"no actor has sent a slice to use for {patience} seconds")
             ray.wait(list(self.pending), num_returns=1, timeout=1.0)
@@ -114,21 +150,19 @@ class RaySource:
         return rollout, frames + rollout.numel()
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
-        """Put the policy where actors find it; they take it with their next slice."""
-        self.policy, self.version = ray.put(behaviour.published()), behaviour.version
+        """Note the policy; actors are told it with the next slice that they are asked for."""
+        self.published = behaviour.published()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Reset all environments after the slice under way."""
-        for actor in self.actors.values():
-            actor.begin_new_episodes.remote(index)
+        self._tell("begin_new_episodes", index)
 
     def set_noise(self, noise: Noise | None) -> None:
         """Let every actor add noise to its observations, or stop."""
         if noise is None and self.noise is None:
             return
         self.noise = noise
-        for actor in self.actors.values():
-            actor.set_noise.remote(noise)
+        self._tell("set_noise", noise)
 
     def discard(self) -> int:
         """Drop what waits."""
@@ -148,7 +182,9 @@ class RaySource:
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
         for actor in self.actors.values():
-            ray.kill(actor)
+            # Of a cluster that is gone there is nothing to end.
+            with contextlib.suppress(Exception):
+                ray.kill(actor)
         self.actors.clear()
         self.pending.clear()
         if self.mine and ray.is_initialized():
@@ -161,11 +197,18 @@ class RaySource:
         remote = ray.remote(Actor).options(num_cpus=1, max_concurrency=1)
         self.actors[index] = remote.remote(self.config, index, self.envs, self.steps, life)
         if self.noise is not None:
-            self.actors[index].set_noise.remote(self.noise)
+            self.actors[index].order.remote("set_noise", self.noise)
         self._ask(index)
+
+    def _tell(self, what: str, argument: Any) -> None:
+        for actor in self.actors.values():
+            # Of a cluster that is gone `next` will say so.
+            with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
+                actor.order.remote(what, argument)
 
     def _ask(self, index: int) -> None:
         self.pending[self.actors[index].collect.remote(self.policy)] = index
+        self.asked[index] = self.clock.now()
 
     def _keep_busy(self) -> None:
         """Ask idle actors for another slice while there is room for it."""
@@ -199,12 +242,18 @@ class RaySource:
             shape = self.example.batch_size
             self.waiting.append((version, TensorDict(frames, batch_size=shape)))
             self.idle.add(index)
+        for future, index in list(self.pending.items()):
+            # Hung, or never begun, because the cluster has no room for it.
+            if self.clock.now() - self.asked[index] > self.collect.patience:
+                del self.pending[future]
+                ray.kill(self.actors[index])
+                self._replace(index, TimeoutError(f"nothing for {self.collect.patience:g} seconds"))
 
     def _replace(self, index: int, error: Exception) -> None:
         self.restarts += 1
         if self.restarts > self.collect.max_restarts:
             raise WorkerError(
-                f"Ray worker {index} died and collect.max_restarts={self.collect.max_restarts} "
+                f"Ray worker {index} died or hung and collect.max_restarts={self.collect.max_restarts} "
                 f"restarts are used up: {error}"
             ) from None
         time.sleep(0.1)

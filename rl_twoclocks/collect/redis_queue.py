@@ -1,28 +1,31 @@
 """A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
 
-Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew)
-and, under that word, `config` (JSON), `policy` and `version` (newest published), `orders` (JSON; what
-generators do besides collecting), `versions` (sorted set
-of the partitions that hold slices), `slices:<version>` (one list each), `sent` (by generator, the number
-of its last slice), `generators` (how many have joined), `lost` (slices that a full queue dropped). So
-two sittings never mix. Everything expires an hour after it was last touched, so that an abandoned run
-leaves nothing behind.
+Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew),
+`over` (there once a learner has ended) and, under that word, `config` (JSON), `policy` and `version`
+(newest published), `orders` (JSON; what generators do besides collecting), `versions` (sorted set of the
+partitions that hold slices), `slices:<version>` (one list each), `sent` (by generator, the number of its
+last slice), `generators` (how many have joined), `lost` (slices that a full queue dropped). So two
+sittings never mix. Everything expires an hour after it was last touched, so that an abandoned run leaves
+nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from rl_twoclocks.collect.patience import WakingClock
+from rl_twoclocks.collect.source import Stop, never
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import WorkerError
 from rl_twoclocks.rundir import masked
@@ -112,6 +115,17 @@ def _literal(text: str) -> str:
     return re.sub(r"([][*?^\\-])", r"\\\1", text)
 
 
+class QueueState(NamedTuple):
+    """How a queue stands."""
+
+    waiting: int
+    """Slices."""
+    lost: int
+    """Slices that were dropped because it was full."""
+    sent: dict[int, int]
+    """By process of this machine, the number of the last slice that it sent."""
+
+
 class RedisQueue:
     """One run's keys; every call waits for a server that is away, up to `patience` seconds."""
 
@@ -122,6 +136,10 @@ class RedisQueue:
             ConfigError: the address is none.
         """
         self.run, self.patience = run, patience
+        self.reached = False
+        """Whether the server has ever answered."""
+        self.should_stop: Stop = never
+        """Asked while a server is waited for."""
         self.base = self.prefix = f"rl_twoclocks:{run}:"
         self.url = masked(url)
         try:
@@ -134,19 +152,32 @@ class RedisQueue:
             raise ConfigError(
                 f"collect.redis.url={self.url} is no address: write redis://host:port or rediss://..."
             ) from error
-        self.sender, self.sent = uuid.uuid4().hex, 0
+        self.sender, self.sent = f"{platform.node()}/{os.getpid()}-{uuid.uuid4().hex}", 0
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
 
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within this a server that is away is not waited for: calls raise WorkerError."""
+        patience, self.patience = self.patience, 0.0
+        try:
+            yield
+        finally:
+            self.patience = patience
+
     def _try(self, call: Callable[[], Result]) -> Result:
-        deadline = time.monotonic() + self.patience
+        clock = WakingClock()
         while True:
             try:
-                return call()
+                answer = call()
+                self.reached = True
+                return answer
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-                raise ConfigError(f"{self.url} refuses this user: {error}") from error
+                # In the middle of a run it is no longer the configuration that is to blame.
+                kind = WorkerError if self.reached else ConfigError
+                raise kind(f"{self.url} refuses this user: {error}") from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
-                if time.monotonic() > deadline:
+                if clock.now() >= self.patience or self.should_stop():
                     raise WorkerError(
                         f"no Redis server at {self.url} for {self.patience:g} seconds: {error}"
                     ) from error
@@ -169,9 +200,19 @@ class RedisQueue:
             self.server.delete(key)
 
     def announce(self, config: str, version: int, policy: bytes, orders: str = "{}") -> None:
-        """Say what the run is, what its newest policy is, and what generators are to do."""
+        """Say what the run is, what its newest policy is, and what generators are to do.
+
+        Raises:
+            WorkerError: another learner has begun a sitting of this name since.
+        """
 
         def write() -> None:
+            sitting: Any = self.server.get(self.base + "sitting")
+            if sitting not in (None, self.prefix.encode()):
+                raise WorkerError(
+                    f"another learner has taken over run {self.run!r} on {self.url}: give each one "
+                    "a collect.redis.run of its own"
+                )
             pipe = self.server.pipeline(transaction=True)
             pipe.set(self.base + "sitting", self.prefix, ex=LIFE)
             pipe.set(self.prefix + "config", config, ex=LIFE)
@@ -205,10 +246,10 @@ class RedisQueue:
             return None
         return list(result[1:]), int(result[0])
 
-    def readings(self) -> tuple[int, int]:
-        """Slices waiting, and slices that a full queue dropped; keeps the sitting from expiring."""
+    def readings(self) -> QueueState:
+        """What waits, was dropped and was sent; keeps the sitting from expiring."""
 
-        def ask() -> tuple[int, int]:
+        def ask() -> QueueState:
             pipe = self.server.pipeline(transaction=False)
             pipe.expire(self.base + "sitting", LIFE)
             for key in ("config", "policy", "version", "orders"):
@@ -217,13 +258,22 @@ class RedisQueue:
             versions: Any = self.server.zrange(self.prefix + "versions", 0, -1)
             lists = [f"{self.prefix}slices:{v.decode(errors='replace')}" for v in versions]
             waiting = sum(int(self.server.llen(name)) for name in lists)  # type: ignore[arg-type]
-            return waiting, int(self.server.get(self.prefix + "lost") or 0)  # type: ignore[arg-type]
+            lost = int(self.server.get(self.prefix + "lost") or 0)  # type: ignore[arg-type]
+            senders: Any = self.server.hgetall(self.prefix + "sent")
+            mine = platform.node().encode()
+            sent = {}
+            for sender, number in senders.items():
+                node, _, rest = sender.rpartition(b"/")
+                pid = rest.partition(b"-")[0]
+                if node == mine and pid.isdigit() and number.isdigit():
+                    sent[int(pid)] = int(number)
+            return QueueState(waiting, lost, sent)
 
         return self._try(ask)
 
     def drop_all(self) -> int:
         """Drop what waits; how many slices it was."""
-        waiting, _ = self.readings()
+        waiting = self.readings().waiting
         keys = [self.prefix + "versions"]
         self._try(lambda: [self.server.delete(k) for k in self.server.scan_iter(self._slices())])
         self._try(lambda: self.server.delete(*keys))
@@ -238,6 +288,7 @@ class RedisQueue:
             # Not what another learner of this name has announced since.
             if self.server.get(self.base + "sitting") == self.prefix.encode():
                 self.server.delete(self.base + "sitting")
+                self.server.set(self.base + "over", 1, ex=LIFE)
             for key in self.server.scan_iter(_literal(self.prefix) + "*"):
                 self.server.delete(key)
         self.server.close()
@@ -252,6 +303,10 @@ class RedisQueue:
         self.prefix = sitting.decode(errors="replace")
         text: Any = self._try(lambda: self.server.get(self.prefix + "config"))
         return None if text is None else text.decode()
+
+    def over(self) -> bool:
+        """Whether a learner of this run has ended; a server that was started anew knows of none."""
+        return bool(self._try(lambda: self.server.exists(self.base + "over")))
 
     def join(self) -> int:
         """A number that no other generator of the sitting has."""

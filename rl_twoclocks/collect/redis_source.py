@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +11,9 @@ import random
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import torch
 from tensordict import TensorDict
@@ -24,13 +27,20 @@ from rl_twoclocks.collect.messages import (
     pack_policy,
     unpack_slice,
 )
-from rl_twoclocks.collect.redis_queue import URL_VARIABLE, RedisQueue, address
+from rl_twoclocks.collect.patience import WakingClock
+from rl_twoclocks.collect.redis_queue import (
+    URL_VARIABLE,
+    QueueState,
+    RedisQueue,
+    address,
+)
 from rl_twoclocks.collect.source import Noise, Stop, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.rundir import directory, plain
 from rl_twoclocks.seeding import stream_seed
 
+Answer = TypeVar("Answer")
 POLL = 0.002
 """Seconds between two looks into an empty queue."""
 
@@ -40,6 +50,17 @@ def name_of(config: Config) -> str:
     place = directory(config)
     digest = hashlib.sha256(f"{platform.node()}:{place}".encode()).hexdigest()[:8]
     return f"{place.parent.name}-{place.name}-{digest}"
+
+
+@dataclass
+class Local:
+    """A generator that was started here."""
+
+    process: subprocess.Popen
+    heard: float
+    """When it last sent a slice, or had no room for one."""
+    sent: int = 0
+    """The number of that slice."""
 
 
 class Orders(NamedTuple):
@@ -55,7 +76,9 @@ class RedisSource:
     """The learner's end of the queue.
 
     Slices come from processes that need not be trusted: what does not fit is refused and counted.
-    Generators that this process started and that die are started again, up to `max_restarts` times.
+    Generators that this process started and that die or hang are started again, up to `max_restarts`
+    times. The server is waited for in `next` alone: what could not be said while it was away is said
+    there.
     """
 
     def __init__(
@@ -81,12 +104,15 @@ class RedisSource:
         self.policy = behaviour.published()
         self.newest = self.policy.version
         self.orders = Orders()
+        self.unsaid = self.undropped = False
+        """What the server, which was away, does not know yet; what it still has to drop."""
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = restarts
         self.refused = self.dropped = self.lost = self.uncounted = 0
         self.why_refused = ""
         self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
-        self.local: list[subprocess.Popen] = []
+        self.clock = WakingClock()
+        self.local: list[Local] = []
         if config.collect.redis.spawn:
             self.local = [self._start() for _ in range(config.collect.workers)]
 
@@ -100,42 +126,53 @@ class RedisSource:
                 generators died more often than `max_restarts` allows.
             NonFiniteError: a local generator saw an observation or reward that is not finite.
         """
+        self.queue.should_stop = should_stop
         taken: list[TensorDict] = []
-        heard = time.monotonic()
+        heard = self.clock.now()
         oldest = None if max_staleness is None else version - max_staleness
         while True:
             if should_stop():
                 return None
             wanted = self.collect.workers - len(taken)
-            draw = self.stream.randrange(2**31)
-            found = self.queue.take(
-                wanted, version, max_staleness, self.collect.order, draw, self.largest
-            )
-            if found is None:
-                # The server was started anew and knows nothing: generators wait for this.
-                self._announce()
-                continue
+            try:
+                if self.unsaid or self.undropped:
+                    self._make_up()
+                order, draw = self.collect.order, self.stream.randrange(2**31)
+                found = self.queue.take(wanted, version, max_staleness, order, draw, self.largest)
+                if found is None:
+                    # The server was started anew and knows nothing: generators wait for this.
+                    self._announce()
+                    heard = self.clock.now()
+                    continue
+            except WorkerError:
+                if should_stop():
+                    return None
+                raise
             messages, expired = found
-            self._drop(expired)
+            # More than the queue holds at most cannot have been slices.
+            honest = min(expired, self.collect.slots)
+            self._drop(honest)
+            self._refuse("too old, and more than the queue has room for", expired - honest)
             for message in messages:
                 try:
                     taken.append(unpack_slice(message, self.example, self.newest, oldest))
-                    heard = time.monotonic()
+                    heard = self.clock.now()
                 except RefusedError as error:
-                    self.refused, self.why_refused = self.refused + 1, str(error)
+                    self._refuse(str(error))
             if len(taken) == self.collect.workers:
                 break
             # Also while messages come that have to be refused: they may never end.
             self._look_after()
-            if time.monotonic() - heard > self.collect.patience:
+            if self.clock.now() - heard > self.collect.patience:
                 raise WorkerError(self._silence())
             if len(messages) < wanted:
                 time.sleep(POLL)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
-        _, lost = self.queue.readings()
-        # A server that was started anew counts from 0 again.
-        self._drop(max(lost - self.lost, 0))
-        self.lost = lost
+        if (state := self._now(self.queue.readings)) is not None:
+            # A server that was started anew counts from 0 again.
+            self._drop(max(state.lost - self.lost, 0))
+            self.lost = state.lost
+            self._end_hung(state)
         frames, self.uncounted = self.uncounted, 0
         return rollout, frames + rollout.numel()
 
@@ -144,23 +181,25 @@ class RedisSource:
         self.policy = behaviour.published()
         # With `lag_mode=ring` the policy that acts may be older than the one before it.
         self.newest = max(self.newest, self.policy.version)
-        self._announce()
+        self._say()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Let generators reset their environments after the slice under way."""
         self.orders = self.orders._replace(episodes=index)
-        self._announce()
+        self._say()
 
     def set_noise(self, noise: Noise | None) -> None:
         """Let generators add noise to their observations, or stop."""
         told = None if noise is None else (noise[0].tolist(), noise[1])
         if told != self.orders.noise:
             self.orders = self.orders._replace(noise=told)
-            self._announce()
+            self._say()
 
     def discard(self) -> int:
         """Drop what waits."""
-        self._drop(self.queue.drop_all())
+        dropped = self._now(self.queue.drop_all)
+        self.undropped = dropped is None
+        self._drop(dropped or 0)
         frames, self.uncounted = self.uncounted, 0
         return frames
 
@@ -170,42 +209,75 @@ class RedisSource:
 
     def readings(self) -> dict[str, float]:
         """Frames dropped, slices waiting, messages refused, local generators started again."""
-        waiting, _ = self.queue.readings()
+        state = self._now(self.queue.readings)
         return {
             "clock/dropped_frames": float(self.dropped),
-            "collect/waiting": float(waiting),
+            "collect/waiting": float(state.waiting if state else 0),
             "collect/refused": float(self.refused),
             "collect/restarts": float(self.restarts),
         }
 
     def close(self) -> None:
         """Take the run off the server and end the generators that were started here."""
-        for process in self.local:
-            process.terminate()
-        for process in self.local:
+        for generator in self.local:
+            generator.process.terminate()
+        for generator in self.local:
             try:
-                process.wait(5)
+                generator.process.wait(5)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                generator.process.kill()
+                generator.process.wait()
         self.local = []
         self.queue.close()
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _announce(self) -> None:
+    def _now(self, ask: Callable[[], Answer]) -> Answer | None:
+        """What the server says; None where it is away, which `next` will notice."""
+        with contextlib.suppress(WorkerError), self.queue.at_once():
+            return ask()
+        return None
+
+    def _say(self) -> None:
+        """Announce, now or in `next`."""
+        self.unsaid = self._now(self._announce) is None
+
+    def _make_up(self) -> None:
+        """Say and drop what could not be said and dropped; waits for the server."""
+        if self.undropped:
+            self._drop(self.queue.drop_all())
+        self._announce()
+        self.unsaid = self.undropped = False
+
+    def _refuse(self, why: str, messages: int = 1) -> None:
+        if messages:
+            self.refused, self.why_refused = self.refused + messages, why
+
+    def _announce(self) -> bool:
         orders = json.dumps(self.orders._asdict())
         self.queue.announce(self.told, self.policy.version, pack_policy(self.policy), orders)
+        return True
 
-    def _start(self) -> subprocess.Popen:
+    def _start(self) -> Local:
         words = [f"run={self.name}", f"patience={self.collect.patience}", f"parent={os.getpid()}"]
         command = [sys.executable, "-m", "rl_twoclocks.generator", *words]
         # Not on the command line, where every user of the machine could read its password.
-        return subprocess.Popen(command, env=os.environ | {URL_VARIABLE: self.url})
+        process = subprocess.Popen(command, env=os.environ | {URL_VARIABLE: self.url})
+        return Local(process, self.clock.now())
+
+    def _end_hung(self, state: QueueState) -> None:
+        """Kill local generators that have room and give nothing, whatever the others give."""
+        there_is_room = self.collect.when_full == "drop" or state.waiting < self.collect.slots
+        for generator in self.local:
+            sent = state.sent.get(generator.process.pid, 0)
+            if sent != generator.sent or not there_is_room:
+                generator.sent, generator.heard = sent, self.clock.now()
+            elif self.clock.now() - generator.heard > self.collect.patience:
+                generator.process.kill()
 
     def _look_after(self) -> None:
         """Start local generators that have died again."""
-        for i, process in enumerate(self.local):
+        for i, process in enumerate(generator.process for generator in self.local):
             if process.poll() is None:
                 continue
             # Another start would end alike. Its own words stand above, for it shares our stderr.

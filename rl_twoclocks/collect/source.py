@@ -149,7 +149,7 @@ def choose(
 
     Returns:
         Positions taken, at most `wanted`, and positions too old. Of one version the earlier arrival
-        comes first, so that nothing waits for ever.
+        comes first; with `near`, a bound is what keeps anything from waiting for ever.
     """
     everything = range(len(versions))
     too_old = [

@@ -6,13 +6,13 @@ import contextlib
 import signal
 import time
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
-from tensordict import TensorDict
 
 from rl_twoclocks.collect.generator import Generator
+from rl_twoclocks.collect.patience import end_with_parent
 from rl_twoclocks.collect.shared import Board, Shelf
 from rl_twoclocks.config import Config
 
@@ -35,6 +35,7 @@ def work(
     Sends None for every slice filled, and (error's name, message, traceback) before it ends on an
     error. Receives (method of the generator, argument).
     """
+    end_with_parent()
     # The trainer handles signals, which often go to all its processes, and ends its workers itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
@@ -44,17 +45,21 @@ def work(
     # The learner's end of the pipe closing is how a worker learns that it is no longer wanted.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            generator = Generator(config, index, num_envs, steps, life)
+            with simulator():
+                generator = Generator(config, index, num_envs, steps, life)
             while True:
                 while pipe.poll():
-                    obey(generator, *pipe.recv())
+                    what, argument = pipe.recv()
+                    with simulator():
+                        getattr(generator, what)(argument)
                 slot = shelf.place(drop)
                 if slot is None:
                     pipe.poll(PATIENCE)
                     continue
                 if generator.behaviour.version != board.version:
                     generator.take(board.read())
-                frames = collected(generator)
+                with simulator():
+                    frames = generator.slice()
                 # The order of arrival over all workers: they share this clock.
                 shelf.fill(slot, frames, time.monotonic_ns(), generator.behaviour.version)
                 pipe.send(None)
@@ -66,18 +71,14 @@ def work(
         generator.close()
 
 
-def collected(generator: Generator) -> TensorDict:
-    """A slice; a simulator whose own pipe broke must not be taken for a learner that has gone.
+@contextlib.contextmanager
+def simulator() -> Iterator[None]:
+    """A simulator whose own pipe broke must not be taken for a learner that has gone.
 
     Raises:
         RuntimeError: the simulator's EOFError or connection error.
     """
     try:
-        return generator.slice()
+        yield
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(f"the simulator's connection broke: {error!r}") from error
-
-
-def obey(generator: Generator, what: str, argument: Any) -> None:
-    """Carry out what the learner asks for between two slices."""
-    getattr(generator, what)(argument)
