@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,12 +23,12 @@ from rl_twoclocks.diagnostics import (
     policy_shift,
     resources,
     score,
-    state_drift,
 )
 from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
 from rl_twoclocks.diagnostics.cliff import REWARD, TERMINATIONS, pace_readings
 from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, LEVEL, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.places import Places
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
 
@@ -53,9 +52,7 @@ class Diagnose:
         self.level = LEVELS.index(config.diagnostics.name)
         self.limits = levels(config)
         self.history, self.panel = History(), Panel(self.limits)
-        self.grid: entropy.Grid | None = None
-        self.counts: Tensor | None = None
-        self.cells: Tensor | None = None
+        self.places = Places()
         self.maps: list[tuple[int, Tensor]] = []
         self.maps_every = 1
         self.begun: list[Alarm] = []
@@ -73,7 +70,7 @@ class Diagnose:
         if self.level < 1:
             return {}
         started = time.perf_counter()
-        readings = self._clocks(window, rollout.numel())
+        readings = self.clocks(window, rollout.numel())
         readings["diag/action_dims"] = self._dims(ready)
         newest = window["policy_version"][:, -1]
         if int(newest.min()) == self.parts.clocks.policy_version:
@@ -115,7 +112,7 @@ class Diagnose:
     def measure(self, window: TensorDict, ready: Round) -> dict[str, float]:
         """All readings of one window at the present parameters, outside a run."""
         # What the run compared this window with is not what came before it.
-        self.counts = None
+        self.places.counts = None
         size = {"diag/action_dims": self._dims(ready)}
         return size | self._data(window, ready) | self._policy(ready) | self._costly(ready)
 
@@ -154,7 +151,7 @@ class Diagnose:
         norms = {k: v for k, v in readings.items() if k.startswith("grad_norm/")}
         norms.pop("grad_norm/total", None)
         if norms:
-            readings["diag/grad_norm_max"] = gradient_signs.largest_layer(norms)[1]
+            readings["diag/grad_norm_max"] = max(norms.values())
         # What was measured before a rescue is of the policy that is no more.
         self._take(_evaluated(readings) if self.forgot else readings)
         self.forgot = False
@@ -186,7 +183,8 @@ class Diagnose:
         """Numbers in an action."""
         return float(ready.flat["action"][0].numel())
 
-    def _clocks(self, window: TensorDict, fresh: int) -> dict[str, float]:
+    def clocks(self, window: TensorDict, fresh: int) -> dict[str, float]:
+        """How old a window is and how often its frames serve, where `fresh` of them are new."""
         parts, clocks = self.parts, self.config.clocks
         batch_size = parts.window.length * parts.window.num_envs
         frames = min(clocks.sample or window.numel(), window.numel())
@@ -210,7 +208,7 @@ class Diagnose:
         flat["observation"] = self.parts.learner.look(flat["observation"])
         return flat, tuple(part[some] for part in ready.behaviour)
 
-    def _places(self, window: TensorDict, ready: Round) -> tuple[Tensor, Tensor]:
+    def _states(self, window: TensorDict, ready: Round) -> tuple[Tensor, Tensor]:
         """What states are told apart by, [n, d]: raw, and as the network takes them."""
         if not self.parts.model.sees:
             seen = self.parts.model.seen(ready.flat["observation"])
@@ -224,7 +222,7 @@ class Diagnose:
         return small, small
 
     def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:
-        states, features = self._places(window, ready)
+        states, features = self._states(window, ready)
         raw = states
         scale = self.parts.normalizer.scale if self.config.normalize.observation else None
         if self.config.diagnostics.features == "joint":
@@ -234,36 +232,16 @@ class Diagnose:
             features = entropy.with_actions(features, ready.flat["action"], choices)
             if scale is not None:
                 scale = torch.cat([scale.flatten(), scale.new_ones(raw.shape[1] - scale.numel())])
-        if self.grid is None:
-            discrete = entropy.on_few_values(entropy.flat_states(states))
-            self.grid = replace(entropy.fit_grid(raw, scale), discrete=discrete)
-        side = self.grid.side
-        places = self.grid.places(raw)
-        self.cells = self.grid.within(places)
-        counts = torch.bincount(self.cells, minlength=side * side)
-        bits = entropy.entropy_of_places(places)
-        own, _ = entropy.entropy_by_own_range(features)
-        most = torch.log2(torch.tensor(min(raw.shape[0], 2500.0)))
-        readings = {
-            "diag/rollout_entropy": bits,
-            "diag/rollout_entropy_own_range": own,
-            "diag/entropy_share": own / max(float(most), 1e-9),
-            "diag/explained_variance": explained_variance(
-                # Before learning: later, targets are of newer critics than `old_value`.
-                ready.flat["old_value"],
-                ready.flat["target"],
-            ),
-        }
+        readings = self.places.readings(raw, features, scale, states, self.parts.model.sees)
+        # Before learning: later, targets are of newer critics than `old_value`.
+        readings["diag/explained_variance"] = explained_variance(
+            ready.flat["old_value"], ready.flat["target"]
+        )
         n, columns = window.batch_size
         if columns >= SHORTEST:
+            own = readings["diag/rollout_entropy_own_range"]
             readings["diag/places_per_env"] = 2.0**own / n
-        # Where states repeat by nature, copies say nothing.
-        if not (self.parts.model.sees or self.grid.discrete):
-            readings["diag/duplicates"] = entropy.duplicate_fraction(states)
-        if self.counts is not None and self.counts.shape == counts.shape:
-            readings["diag/state_drift"] = state_drift.histogram_kl(self.counts, counts, side)
-        self.counts = counts
-        self._keep_map(counts, side)
+        self._keep_map()
         return readings
 
     def _by_pass(self) -> dict[str, float]:
@@ -299,11 +277,13 @@ class Diagnose:
         readings |= resources.utilisation_readings(parts.flat.vector.device)
         return readings
 
-    def _keep_map(self, counts: Tensor, side: int) -> None:
+    def _keep_map(self) -> None:
         """Keep an evenly spread sample of maps over the whole run, however long it gets."""
         if self.history.round % self.maps_every:
             return
-        coarse = entropy.coarse_map(counts, side)
+        assert self.places.grid is not None
+        assert self.places.counts is not None
+        coarse = entropy.coarse_map(self.places.counts, self.places.grid.side)
         self.maps.append((self.parts.clocks.frames, coarse.to(torch.int32).cpu()))
         if len(self.maps) > MAPS:
             self.maps, self.maps_every = self.maps[::2], self.maps_every * 2
@@ -315,8 +295,7 @@ class Diagnose:
         return {
             "history": self.history.state_dict(),
             "panel": self.panel.state_dict(),
-            "grid": self.grid.state_dict() if self.grid else None,
-            "counts": self.counts,
+            "places": self.places.state_dict(),
             "maps": [[frames, counts] for frames, counts in self.maps],
             "maps_every": self.maps_every,
             "passes": self.passes,
@@ -326,8 +305,7 @@ class Diagnose:
         """Restore."""
         self.history.load_state_dict(state["history"])
         self.panel.load_state_dict(state["panel"])
-        self.grid = entropy.Grid.from_state(state["grid"]) if state["grid"] else None
-        self.counts = state["counts"]
+        self.places.load_state_dict(state["places"])
         self.maps = [(frames, counts) for frames, counts in state["maps"]]
         self.maps_every = state["maps_every"]
         self.passes = state["passes"]
@@ -337,7 +315,7 @@ class Diagnose:
         kept = {REWARD: float("nan"), TERMINATIONS: self.history.highest(TERMINATIONS)}
         self.history.forget(dict.fromkeys((RETURN, SMOOTHED, LEVEL, HEIGHT), score) | kept)
         self.panel.clear()
-        self.counts = None
+        self.places.counts = None
         self.forgot = True
 
 

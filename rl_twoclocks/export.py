@@ -144,7 +144,7 @@ class DeployedMemoryPolicy(DeployedPolicy):
 
 def deployed(saved: dict[str, Any]) -> DeployedPolicy:
     """The policy of a loaded checkpoint, ready to be exported."""
-    remembers = saved["config"]["model"].get("memory", "none") != "none"
+    remembers = saved["config"]["model"]["memory"] != "none"
     return (DeployedMemoryPolicy if remembers else DeployedPolicy)(saved).eval()
 
 

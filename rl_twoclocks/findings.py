@@ -490,7 +490,6 @@ def of_window(path: Path) -> Report:
     """Findings about the window that a checkpoint holds, measured anew with its own policy."""
     from rl_twoclocks import state
     from rl_twoclocks.build import build
-    from rl_twoclocks.clocks import clock_readings
     from rl_twoclocks.diagnose import Diagnose
     from rl_twoclocks.record import checkpoint
     from rl_twoclocks.safety import settle
@@ -510,15 +509,10 @@ def of_window(path: Path) -> Report:
         ready = parts.learner.prepare(window)
         diagnose = Diagnose(config, parts)
         diagnose.load_state_dict(saved["diagnose"])
-        minibatches = -(-window.numel() // config.clocks.minibatch_size)
-        readings = clock_readings(
-            parts.clocks,
-            window["policy_version"],
-            min(parts.update_frequency, window.numel()),
-            config.clocks.batch_size / config.clocks.update_frequency,
-            config.clocks.update_epochs,
-            minibatches,
-        )
+        steering = saved["steering"]
+        parts.update_frequency = steering["update_frequency"]
+        parts.window.resize(steering["batch_size"])
+        readings = diagnose.clocks(window, min(parts.update_frequency, window.numel()))
         # The checkpoint was made after its round: the round's own data is one version old by now.
         readings["clock/staleness_min"] = max(readings["clock/staleness_min"] - 1, 0.0)
         readings |= diagnose.measure(window, ready)

@@ -265,6 +265,29 @@ def _is_ours(stored: Path) -> bool:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a name to write to; what is written takes `path`'s place at the end, whole or not at all.
+
+    What a kill leaves is named `.partial-<process>-<name>`, and `held` removes it.
+    """
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

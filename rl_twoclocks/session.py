@@ -63,7 +63,7 @@ class Session:
             self._take_best()
         self._saved = saved
         frames = parts.clocks.frames
-        self.owed = bool(saved and saved.get("owed", False))
+        self.owed = bool(saved and saved["owed"])
         """Whether an evaluation was due and a signal came first."""
         self.late: dict[str, float] = {}
         self.finished = self.over and not self.owed
@@ -80,7 +80,7 @@ class Session:
         self.loggers = make_loggers(config.logger, info)
         self.display = Display(config.logger.display, derived.frames, run_name(config))
         self.evaluators: dict[str, Evaluator] = {}
-        self.align = bool(saved and saved.get("align", False))
+        self.align = bool(saved and saved["align"])
         self.restarts = 0
         self.watched: ActorCritic | None = None
         self.unlogged: dict[str, float] = unlogged

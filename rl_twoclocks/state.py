@@ -16,7 +16,7 @@ from rl_twoclocks.record.checkpoint import CheckpointError
 from rl_twoclocks.rundir import plain
 from rl_twoclocks.seeding import stream_seed
 
-FORMAT = 3
+FORMAT = 4
 """Raised when a checkpoint of an older version can no longer be read."""
 
 
@@ -35,10 +35,10 @@ _KEYS = {
     "clocks",
     "random",
     "environments",
-    "diagnose",
-    "steering",
-    "unlogged",
+    "frames",
+    "memory",
 }
+_OF_THE_SESSION = {"align", "owed", "diagnose", "steering", "unlogged"}
 
 
 def capture(
@@ -100,11 +100,11 @@ def restore(parts: Parts, state: dict[str, Any]) -> None:
     parts.episodes.load_state_dict(state["episodes"])
     parts.clocks.load_state_dict(state["clocks"])
     parts.behaviour.take(Published(**state["behaviour"]))
-    if parts.env.frames is not None and state.get("frames") is not None:
+    if parts.env.frames is not None and state["frames"] is not None:
         parts.env.frames.load_state_dict(state["frames"])
     if state["environments"] is not None:
         parts.env.restore(state["environments"])
-        parts.behaviour.remember(state.get("memory"))
+        parts.behaviour.remember(state["memory"])
     else:
         parts.begin_new_episodes(state["config"]["seed"])
 
@@ -141,7 +141,7 @@ def learned(
         1,
         config.algo.gamma,
         config.normalize,
-        state["normalizer"].get("real"),
+        state["normalizer"]["real"],
     )
     normalizer.load_state_dict(state["normalizer"])
     return state["parameters"], normalizer
@@ -165,21 +165,18 @@ def check(state: dict[str, Any]) -> None:
     Raises:
         CheckpointError: names what is missing.
     """
-    missing = _KEYS - state.keys()
+    if (found := state.get("format", FORMAT)) != FORMAT:
+        raise CheckpointError(f"the checkpoint has format {found}, this version reads {FORMAT}")
+    missing = (_KEYS | _OF_THE_SESSION) - state.keys()
     statistics = state.get("normalizer", {})
     for part in ("observation", "returns"):
         missing |= {f"normalizer.{part}"} - {f"normalizer.{key}" for key in statistics}
         for key in ("count", "mean", "m2"):
             if key not in statistics.get(part, {}):
                 missing.add(f"normalizer.{part}.{key}")
-    if "discounted" not in statistics:
-        missing.add("normalizer.discounted")
+    missing |= {f"normalizer.{key}" for key in ("discounted", "real") if key not in statistics}
     if missing:
         raise CheckpointError(f"the checkpoint lacks {', '.join(sorted(missing))}")
-    if state["format"] != FORMAT:
-        raise CheckpointError(
-            f"the checkpoint has format {state['format']}, this version reads {FORMAT}"
-        )
 
 
 def _check_network(flat: FlatParameters, state: dict[str, Any]) -> None:

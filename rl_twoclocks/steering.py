@@ -53,7 +53,7 @@ class Steering:
             self.diagnose.history.round,
             self.diagnose.alarms(),
             self.diagnose.history,
-            self.diagnose.cells,
+            self.diagnose.places.cells,
             ages,
             orders,
         )

@@ -382,9 +382,8 @@ class Update:
         if (self.optimizer is None) != ("moments" in state):
             raise ValueError("the checkpoint's optimizer state is of another kind of optimizer")
         self.past.clear()
-        # Of no use where a rescue has gone back: parameters of before the fall are gone by then.
-        if (past := state.get("past")) is not None:
-            self.past.extend(past.to(self.flat.vector.device).unbind())
+        if state["past"] is not None:
+            self.past.extend(state["past"].to(self.flat.vector.device).unbind())
         self.step_scale.copy_(state["step_scale"])
         self.proximal.copy_(state["proximal"])
         self.proximal_weight.copy_(state["proximal_weight"])

@@ -8,6 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rl_twoclocks.rundir import whole_file
+
 
 def read(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV as text; none where the file is missing."""
@@ -59,9 +61,7 @@ def write(path: Path, rows: Sequence[dict], columns_of: Sequence[dict] | None = 
         columns_of: rows that name the columns in order; by default those that are written.
     """
     names = dict.fromkeys(name for row in columns_of or rows for name in row)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    with open(partial, "w", newline="") as file:
+    with whole_file(path) as partial, open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(partial, path)

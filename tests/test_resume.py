@@ -123,7 +123,7 @@ def test_a_crash_repeats_no_row_and_changes_no_number(
 
 # What parts hold; the rest of a checkpoint belongs to the sitting.
 # What the session adds to the state of the parts.
-STATE_KEYS = state._KEYS - {"diagnose", "steering", "unlogged"}
+STATE_KEYS = state._KEYS
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,21 @@ def test_the_order_of_overrides_does_not_matter() -> None:
     assert run_name(a) == run_name(compose(["num_envs=4", "algo.gamma=0.9"]))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "total_frames=7",
+        "collect.patience=9",
+        "collect.max_restarts=99",
+        "collect.redis.url=redis://elsewhere",
+        "logger=tensorboard",
+        "eval.every_frames=500",
+    ],
+)
+def test_what_changes_no_number_keeps_the_folder(change: str) -> None:
+    assert directory(compose([change])) == directory(compose())
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_training_changes_the_folder(change: str) -> None:
     assert directory(compose([change])).parent != directory(compose()).parent

@@ -8,11 +8,6 @@ from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.limits import Limits
 
 
-def deployment_score(training: float, changed: float, random: float) -> float:
-    """Score under changed conditions, where a random policy's return is 0 and training's is 1."""
-    return normalised_score(changed, random, training)
-
-
 def deployment_alarm(history: History, limits: Limits) -> Alarm | None:
     """The return under changed conditions lies far below the one in training."""
     if "eval/changed_return_mean" not in history or "eval/return_mean" not in history:
@@ -24,7 +19,8 @@ def deployment_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     if history.highest("eval/return_mean") <= first[0]:
         return None
-    score = deployment_score(training, changed, float(first[0]))
+    # A random policy's return is 0 and training's is 1.
+    score = normalised_score(changed, float(first[0]), training)
     if training - first[0] <= noise(history) or score >= limits.gap:
         return None
     return Alarm(

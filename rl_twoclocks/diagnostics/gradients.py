@@ -67,11 +67,6 @@ _NAMES = (
 )
 
 
-def largest_layer(norms: dict[str, float]) -> tuple[str, float]:
-    """Name and norm of the layer with the largest gradient; ("", 0.0) without layers."""
-    return max(norms.items(), key=lambda item: item[1], default=("", 0.0))
-
-
 def gradient_alarm(history: History, limits: Limits) -> Alarm | None:
     """A layer's gradient that stays high, in absolute terms and against the run's own median."""
     name = "diag/grad_norm_max"

@@ -17,10 +17,9 @@ from stable_baselines3.common.distributions import CategoricalDistribution
 from torch import Tensor
 
 from rl_twoclocks.diagnostics import Alarm, History, Panel, limits, policy_shift
-from rl_twoclocks.diagnostics import rollout_entropy as entropy
+from rl_twoclocks.diagnostics.places import Places
 from rl_twoclocks.diagnostics.plasticity import policy_variance
 from rl_twoclocks.diagnostics.score import score_readings
-from rl_twoclocks.diagnostics.state_drift import histogram_kl
 from rl_twoclocks.distributions import Categorical, Distribution, Gaussian, Params
 
 
@@ -50,8 +49,8 @@ class TwoClocksCallback(BaseCallback):
     def _forget(self) -> None:
         self.history, self.panel = History(), Panel(self._limits)
         self.alarms: list[tuple[int, Alarm]] = []
-        self._grid: entropy.Grid | None = None
-        self._counts: Tensor | None = None
+        self._places = Places()
+        self._scale: Tensor | None = None
         self._before: dict[str, Any] | None = None
         self._ended: list[dict[str, float]] = []
         self._episodes = 0
@@ -99,29 +98,15 @@ class TwoClocksCallback(BaseCallback):
                 "observations are a Dict: one array is supported, as of FlattenObservation"
             )
         raw = torch.as_tensor(buffer.observations).flatten(0, 1)
-        if self._grid is None:
-            deviation = raw.float().flatten(1).std(0)
+        flat = raw.float().flatten(1)
+        if self._scale is None:
+            deviation = flat.std(0)
             # What does not vary at first has no size to be brought to.
-            scale = torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 1.0)
-            self._grid = entropy.fit_grid(raw, scale)
-        side = self._grid.side
-        places = self._grid.places(raw)
-        bits = entropy.entropy_of_places(places)
-        counts = torch.bincount(self._grid.within(places), minlength=side * side)
-        own, _ = entropy.entropy_by_own_range(raw.float().flatten(1) * self._grid.scale)
-        readings = {
-            "diag/rollout_entropy": bits,
-            "diag/rollout_entropy_own_range": own,
-            "diag/entropy_share": own / float(np.log2(min(len(raw), 2500))),
-            "clock/ratio_measured": 1.0,
-            "clock/staleness_min": 0.0,
-        }
-        # Where states repeat by nature, copies say nothing.
-        if not (self._grid.discrete or raw.dtype == torch.uint8):
-            readings["diag/duplicates"] = entropy.duplicate_fraction(raw)
-        if self._counts is not None:
-            readings["diag/state_drift"] = histogram_kl(self._counts, counts, side)
-        self._counts = counts
+            self._scale = torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 1.0)
+        readings = self._places.readings(
+            raw, flat * self._scale, self._scale, images=raw.dtype == torch.uint8
+        )
+        readings |= {"clock/ratio_measured": 1.0, "clock/staleness_min": 0.0}
         if self._ended:
             self._episodes += len(self._ended)
             readings["rollout/return_round"] = float(np.mean([info["r"] for info in self._ended]))

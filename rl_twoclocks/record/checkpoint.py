@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rl_twoclocks.rundir import nearest_runs
+from rl_twoclocks.rundir import nearest_runs, whole_file
 
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 
@@ -33,20 +32,9 @@ def save(directory: Path, state: dict[str, Any], frames: int, keep_last: int) ->
 def write(path: Path, state: dict[str, Any]) -> None:
     """Write one file under a name that no loader looks for, sync it, and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".partial-{os.getpid()}-{path.name}"
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    # By a handle: given a path, torch writes that into the file.
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        torch.save(state, file)
 
 
 def listed(directory: Path) -> list[Path]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import TYPE_CHECKING, Any
+
+from rl_twoclocks.rundir import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def keep_rows(path: Path, frames: int) -> None:
     be read are dropped: no run is lost for a row.
     """
     kept = [line for line, row in _lines(path, strict=False) if frames and row["frames"] <= frames]
-    _replace(path, "".join(f"{line}\n" for line in kept))
+    write_text(path, "".join(f"{line}\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -93,13 +94,3 @@ def plain(value: float) -> float | None:
     """Return a number that JSON can hold: integers stay exact, NaN and infinity become None."""
     number = value if isinstance(value, int) else float(value)
     return number if math.isfinite(number) else None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Rewrite a file so that a kill at any moment leaves the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

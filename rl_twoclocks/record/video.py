@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.display import without_display
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.evaluate import LONGEST, for_evaluation, under_changed_conditions
+from rl_twoclocks.rundir import whole_file
 from rl_twoclocks.seeding import env_seeds, stream_seed
 from rl_twoclocks.state import learned
 
@@ -48,14 +48,11 @@ def record_episode(config: Config, state: dict[str, Any], path: Path) -> int:
         policy.publish(parameters, normalizer, version=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         fps = _fps(env)
-        partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-        try:
-            with imageio.get_writer(partial, fps=fps, macro_block_size=2) as writer:
-                count = _play(env, policy, writer)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-        return count
+        with (
+            whole_file(path) as partial,
+            imageio.get_writer(partial, fps=fps, macro_block_size=2) as writer,
+        ):
+            return _play(env, policy, writer)
     finally:
         env.close()
 

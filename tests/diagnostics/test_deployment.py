@@ -4,20 +4,11 @@ import numpy as np
 import pytest
 
 from rl_twoclocks.diagnostics import CALIBRATED
-from rl_twoclocks.diagnostics.deployment import deployment_alarm, deployment_score
+from rl_twoclocks.diagnostics.deployment import deployment_alarm
 from rl_twoclocks.diagnostics.history import KEEP
 from tests.diagnostics.histories import recorded
 
 FIRST = {"rollout/return_round": np.linspace(-1200.0, -300.0, 20).tolist()}
-
-
-@pytest.mark.parametrize(
-    ("changed", "score"), [(-200, 1.0), (-1200, 0.0), (-700, 0.5), (-1700, -0.5)]
-)
-def test_deployment_score_is_one_at_the_return_in_training_and_zero_at_random(
-    changed: float, score: float
-) -> None:
-    assert deployment_score(-200.0, changed, -1200.0) == pytest.approx(score)
 
 
 def test_deployment_alarm_where_the_changed_conditions_fail() -> None:

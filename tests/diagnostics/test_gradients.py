@@ -12,7 +12,6 @@ from rl_twoclocks.diagnostics.gradients import (
     covariance_readings,
     gradient_alarm,
     gram_matrix,
-    largest_layer,
 )
 from tests.diagnostics.histories import recorded
 
@@ -107,11 +106,6 @@ def test_readings_do_not_depend_on_the_scale_of_the_loss() -> None:
 def test_fewer_than_three_gradients_are_refused(m: int) -> None:
     with pytest.raises(ValueError, match=f"at least 3 gradients, not {m}"):
         read(torch.ones(m, 5))
-
-
-def test_largest_layer_names_the_layer() -> None:
-    assert largest_layer({"actor.0": 1.0, "critic.2": 7.0, "critic.0": 3.0}) == ("critic.2", 7.0)
-    assert largest_layer({}) == ("", 0.0)
 
 
 def test_gradient_alarm_on_a_norm_that_stays_far_above_the_runs_usual() -> None:
