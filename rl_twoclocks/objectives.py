@@ -34,7 +34,7 @@ def clipped(
 ) -> PolicyTerms:
     """PPO's clipped surrogate around the behaviour policy (Schulman et al. 2017, eq. 7)."""
     ratio = _ratio(log_prob, behaviour_log_prob)
-    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    bounded = _clip(ratio, clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
     return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
 
@@ -51,9 +51,9 @@ def decoupled(
 
     The weight is capped by `max_importance_ratio`.
     """
-    weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
+    weight = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
     ratio = _ratio(log_prob, proximal_log_prob)
-    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    bounded = _clip(ratio, clip_epsilon)
     loss = -weight * torch.minimum(ratio * advantage, bounded * advantage)
     return PolicyTerms(loss, ratio, _outside(ratio, clip_epsilon))
 
@@ -70,10 +70,10 @@ def geppo(
 
     Both carry the weight proximal/behaviour, which is capped by `max_importance_ratio`.
     """
-    centre = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
+    centre = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
     moved = _ratio(log_prob, proximal_log_prob)
     ratio = centre * moved
-    bounded = _clamp(ratio, centre - clip_epsilon, centre + clip_epsilon)
+    bounded = ratio.clamp(centre - clip_epsilon, centre + clip_epsilon)
     loss = -torch.minimum(ratio * advantage, bounded * advantage)
     outside = ((ratio - centre).abs() > clip_epsilon).to(ratio.dtype)
     return PolicyTerms(loss, moved, outside)
@@ -92,7 +92,7 @@ def spo(
     Around the proximal policy, weighted by proximal/behaviour as in `decoupled`. Frames outside the
     region are drawn back to it, where a clip leaves them alone.
     """
-    weight = _capped((proximal_log_prob - behaviour_log_prob).exp(), max_importance_ratio)
+    weight = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=max_importance_ratio)
     ratio = _ratio(log_prob, proximal_log_prob)
     penalty = advantage.abs() * (ratio - 1).square() / (2 * clip_epsilon)
     return PolicyTerms(
@@ -150,9 +150,11 @@ def centred(
         power: the weight is (proximal / behaviour) ** power; 0 is centring alone, 1 importance
             sampling, whose expected score is zero by itself at the proximal policy.
     """
-    weight = _capped((power * (proximal_log_prob - behaviour_log_prob)).exp(), max_importance_ratio)
+    weight = (
+        (power * (proximal_log_prob - behaviour_log_prob)).exp().clamp(max=max_importance_ratio)
+    )
     ratio = _ratio(log_prob, proximal_log_prob)
-    bounded = _clamp(ratio, 1 - clip_epsilon, 1 + clip_epsilon)
+    bounded = _clip(ratio, clip_epsilon)
     surrogate = torch.minimum(ratio * advantage, bounded * advantage)
     if expected is not None:
         with torch.no_grad():
@@ -213,17 +215,8 @@ def _ratio(log_prob: Tensor, of: Tensor) -> Tensor:
     return within.exp() * (1 + (gap - within))
 
 
-def _clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    # Bounds may be tensors (a schedule's value, or one window per frame).
-    return torch.minimum(torch.maximum(x, _like(low, x)), _like(high, x))
-
-
-def _capped(weight: Tensor, most: Tensor | float) -> Tensor:
-    return torch.minimum(weight, _like(most, weight))
-
-
-def _like(bound: Tensor | float, x: Tensor) -> Tensor:
-    return bound if isinstance(bound, Tensor) else torch.full_like(x, bound)
+def _clip(ratio: Tensor, clip_epsilon: Tensor | float) -> Tensor:
+    return ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)  # type: ignore[arg-type]
 
 
 def _outside(ratio: Tensor, clip_epsilon: Tensor | float) -> Tensor:
