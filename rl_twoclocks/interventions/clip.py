@@ -8,20 +8,16 @@ from __future__ import annotations
 import math
 
 from rl_twoclocks.config_cures import ClipConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Clip(Remembering):
+class Clip(Cure[ClipConfig]):
     """On while a layer's gradient stays high, and for `hold` rounds after."""
 
     name = "clip"
     memory = ("until",)
-
-    def __init__(self, config: ClipConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.until = -1
+    until: float = NEVER
 
     def propose(self, view: View) -> Change | None:
         """Lower the bound of this round."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from rl_twoclocks.config import Config
+from rl_twoclocks.config_base import Group
 from rl_twoclocks.diagnostics import Alarm, History
+from rl_twoclocks.diagnostics.alarm import SEVERITIES, Severity
 from rl_twoclocks.interventions.orders import Change, Orders
 
 
@@ -29,34 +32,30 @@ class View:
     orders: Orders
     """The orders so far: the schedule's, and what cures before this one changed."""
 
-    def any_of(self, *names: str, at_least: str = "watch") -> list[str]:
+    def any_of(self, *names: str, at_least: Severity = "watch") -> list[str]:
         """Which of these alarms are on, with at least that severity."""
-        rank = ("watch", "warn", "danger").index(at_least)
+        rank = SEVERITIES.index(at_least)
         return [name for name in names if name in self.alarms and self.alarms[name].rank >= rank]
 
 
-class Cure(Protocol):
-    """One cure; its state is plain values."""
+NEVER = -math.inf
+"""The round of what has not happened yet."""
+Settings = TypeVar("Settings", bound=Group)
+
+
+class Cure(Generic[Settings]):
+    """One cure; its memory is its plain attributes named in `memory`, with what they are at first."""
 
     name: str
+    memory: tuple[str, ...] = ()
+
+    def __init__(self, config: Settings) -> None:
+        """Take its settings: the group of its name in `interventions`."""
+        self.config = config
 
     def propose(self, view: View) -> Change | None:
         """Say what to change in this round, if anything."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore."""
-        ...
-
-
-class Remembering:
-    """A cure whose memory is its plain attributes named in `memory`."""
-
-    memory: tuple[str, ...] = ()
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers."""

@@ -29,19 +29,11 @@ class Governor:
     def __init__(self, config: InterventionsConfig) -> None:
         """Make the cures that are allowed. Rescue first: what it sets, others refine."""
         self.mode = config.governor
-        every: list[tuple[type[Any], Any]] = [
-            (Rescue, config.rescue),
-            (Ratio, config.ratio),
-            (Reseed, config.reseed),
-            (Trim, config.trim),
-            (Clip, config.clip),
-            (Step, config.step),
-            (Passes, config.passes),
-            (Width, config.width),
-            (Memory, config.memory),
-        ]
-        on = self.mode != "off"
-        self.cures: list[Cure] = [kind(c) for kind, c in every if on and c.enabled]
+        kinds: tuple[type[Cure], ...] = (
+            Rescue, Ratio, Reseed, Trim, Clip, Step, Passes, Width, Memory,
+        )  # fmt: skip
+        every = [kind(getattr(config, kind.name)) for kind in kinds]
+        self.cures = [cure for cure in every if self.mode != "off" and cure.config.enabled]
         self.active: dict[str, str] = {}
 
     def decide(self, view: View) -> tuple[Orders, list[Change]]:
@@ -53,7 +45,7 @@ class Governor:
         changes = []
         orders = view.orders
         for cure in self.cures:
-            change = cure.propose(_with(view, orders))
+            change = cure.propose(replace(view, orders=orders))
             if change is not None:
                 changes.append(change)
                 # Under `observe` later cures too see what would have been ordered.
@@ -73,7 +65,3 @@ class Governor:
         for cure in self.cures:
             if cure.name in state["cures"]:
                 cure.load_state_dict(state["cures"][cure.name])
-
-
-def _with(view: View, orders: Orders) -> View:
-    return view if orders is view.orders else replace(view, orders=orders)

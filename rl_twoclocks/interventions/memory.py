@@ -7,20 +7,16 @@ import gc
 import torch
 
 from rl_twoclocks.config_cures import MemoryConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Memory(Remembering):
+class Memory(Cure[MemoryConfig]):
     """Frees memory when it creeps, and then rests."""
 
     name = "memory"
     memory = ("last",)
-
-    def __init__(self, config: MemoryConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.last = -config.rest
+    last: float = NEVER
 
     def propose(self, view: View) -> Change | None:
         """Free memory before the next rollout."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from rl_twoclocks.config_cures import PassesConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Passes(Remembering):
+class Passes(Cure[PassesConfig]):
     """Halves the passes on an alarm, and gives one back per 3 x `rest` quiet rounds."""
 
     name = "passes"
     memory = ("last", "alarmed", "passes")
-
-    def __init__(self, config: PassesConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.last, self.alarmed, self.passes = -config.rest, -config.rest, 0
+    last: float = NEVER
+    alarmed: float = NEVER
+    passes = 0
 
     def propose(self, view: View) -> Change | None:
         """Set this round's passes."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from rl_twoclocks.config_cures import RatioConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 
-class Ratio(Remembering):
+class Ratio(Cure[RatioConfig]):
     """Halves the clock ratio, or brings it to the family's cap, when data is too old for its policy.
 
     For the rest of the run: a ratio that was too high for this run is not tried again. Where the newest
@@ -19,13 +19,9 @@ class Ratio(Remembering):
 
     name = "ratio"
     memory = ("last", "most")
-
-    def __init__(self, config: RatioConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.last = -config.rest
-        self.most = 0.0
-        """Clock ratio that is allowed from now on; 0: any."""
+    last: float = NEVER
+    most = 0.0
+    """Clock ratio that is allowed from now on; 0: any."""
 
     def propose(self, view: View) -> Change | None:
         """Order smaller B, or larger U, from the next rollout on."""

@@ -16,7 +16,7 @@ from typing import Any
 from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
 from rl_twoclocks.diagnostics.policy_shift import action_dims
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change, Orders
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
@@ -26,16 +26,13 @@ SMALLEST_U = 256
 """Least U, frames, for families without a row of their own."""
 
 
-class Rescue(Remembering):
+class Rescue(Cure[RescueConfig]):
     """Orders a rescue on a reward cliff, and holds its clocks and step size afterwards."""
 
     name = "rescue"
     memory = ("count", "last")
-
-    def __init__(self, config: RescueConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.count, self.last = 0, -1
+    count = 0
+    last: float = NEVER
 
     @property
     def left(self) -> bool:
@@ -62,7 +59,7 @@ class Rescue(Remembering):
         """Go back, or hold what the last rescue set."""
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
         # Under `observe` the alarm goes on: one cliff is one rescue there too.
-        rested = self.last < 0 or view.round - self.last > self.config.before
+        rested = view.round - self.last > self.config.before
         # After a rescue history begins anew. A policy that has stayed where it was put did not fall by
         # its steps, and smaller ones would only keep it there.
         moved = not self.count or float(view.history.series("train/kl").sum()) > STILL

@@ -10,20 +10,16 @@ import math
 
 from rl_twoclocks.config_cures import ReseedConfig
 from rl_twoclocks.diagnostics.history import EPISODE
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Reseed(Remembering):
+class Reseed(Cure[ReseedConfig]):
     """Reseeds when the data has lost its variety, and then rests."""
 
     name = "reseed"
     memory = ("last",)
-
-    def __init__(self, config: ReseedConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.last = -config.rest
+    last: float = NEVER
 
     def propose(self, view: View) -> Change | None:
         """Begin new episodes before the next rollout."""

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from rl_twoclocks.config_cures import StepConfig
 from rl_twoclocks.diagnostics.policy_shift import action_dims
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Step(Remembering):
+class Step(Cure[StepConfig]):
     """On while policy KL or effective sample size are bad, and for `hold` rounds after."""
 
     name = "step"
     memory = ("until", "why")
-
-    def __init__(self, config: StepConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.until, self.why = -1, ""
+    until: float = NEVER
+    why = ""
 
     def propose(self, view: View) -> Change | None:
         """Scale this round's steps."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.config_cures import TrimConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
@@ -40,14 +40,10 @@ def kept_frames(keep: str, fraction: float, ages: Tensor, cells: Tensor | None) 
     return torch.argsort(key, stable=True)[:count].sort().values
 
 
-class Trim(Remembering):
+class Trim(Cure[TrimConfig]):
     """Trims while the data has lost its variety."""
 
     name = "trim"
-
-    def __init__(self, config: TrimConfig) -> None:
-        """Take the settings."""
-        self.config = config
 
     def propose(self, view: View) -> Change | None:
         """Trim this round's window."""

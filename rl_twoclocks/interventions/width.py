@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from rl_twoclocks.config_cures import WidthConfig
-from rl_twoclocks.interventions.cure import Remembering, View
+from rl_twoclocks.interventions.cure import Cure, View
 from rl_twoclocks.interventions.orders import Change
 
 
-class Width(Remembering):
+class Width(Cure[WidthConfig]):
     """Raises the entropy bonus while the policy is too narrow, and lets it decay after."""
 
     name = "width"
     memory = ("coeff",)
-
-    def __init__(self, config: WidthConfig) -> None:
-        """Take the settings."""
-        self.config = config
-        self.coeff = 0.0
+    coeff = 0.0
 
     def propose(self, view: View) -> Change | None:
         """Set this round's weight of the bonus."""
