@@ -7,12 +7,14 @@ printed, and `<place>.diverged` says that it diverged.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,6 +72,26 @@ def claim(jobs: Sequence[Job]) -> None:
         _beside(place, "txt").write_text(" ".join(command) + "\n")
 
 
+@contextlib.contextmanager
+def running(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen]:
+    """A run in a process of its own with one thread; when this is left, it saves its state and ends.
+
+    What it prints is put at the end of `log`.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with open(log, "a") as file:
+        # A session of its own: the terminal's Ctrl-C reaches this process, which ends its runs.
+        run = subprocess.Popen(
+            words, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
+    try:
+        yield run
+    finally:
+        if run.poll() is None:
+            run.terminate()
+            run.wait()
+
+
 def train(job: Job, stop: threading.Event | None = None) -> bool:
     """Train one run, or go on with it, unless it is over; return whether it is over now.
 
@@ -82,13 +104,9 @@ def train(job: Job, stop: threading.Event | None = None) -> bool:
     if stop.is_set():
         return False
     words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
-    with open(_beside(place, "log"), "a") as log:
-        # A session of its own: the terminal's Ctrl-C reaches this process, which ends its runs.
-        run = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
-        while run.poll() is None:
-            if stop.wait(POLL):
-                run.terminate()
-                run.wait()
+    with running(words, _beside(place, "log")) as run:
+        while run.poll() is None and not stop.wait(POLL):
+            pass
     if run.returncode == NOT_FINITE:
         diverged_file(place).touch()
     said = {0: "done", NOT_FINITE: "diverged"}.get(run.returncode, f"exit code {run.returncode}")

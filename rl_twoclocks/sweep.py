@@ -10,10 +10,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -230,6 +228,7 @@ def _trial(
     """Train one point in a process of its own; report its evaluations, stop it if it lags."""
     import optuna
 
+    from rl_twoclocks.batch import running
     from rl_twoclocks.configure import assign
     from rl_twoclocks.record import read_metrics
 
@@ -238,33 +237,23 @@ def _trial(
     command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
     command += [f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
     command += ["logger.display=none", f"eval.every_frames={every}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run_dir.mkdir(parents=True, exist_ok=True)
     print(f"trial {trial.number:<4}  begins: {' '.join(point) or 'as configured'}", flush=True)
-    seen = 0
-    with open(directory / f"{run_dir.name}.log", "a") as log:
-        # A session of its own: the terminal's Ctrl-C reaches the sweep, which ends its trials.
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
-        try:
-            while process.poll() is None:
-                if stop.wait(POLL):
-                    raise KeyboardInterrupt
-                rows = read_metrics(run_dir / "metrics.jsonl")
-                points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
-                for frames, value in points:
-                    # By number: rounds of another length end at other frames, and only values of one
-                    # step are compared.
-                    if frames // every > seen:
-                        seen = frames // every
-                        trial.report(value, seen)
-                if seen and len(points) < EVALUATIONS and trial.should_prune():
-                    raise optuna.TrialPruned
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+    seen, log = 0, directory / f"{run_dir.name}.log"
+    with running(command, log) as process:
+        while process.poll() is None:
+            if stop.wait(POLL):
+                raise KeyboardInterrupt
+            rows = read_metrics(run_dir / "metrics.jsonl")
+            points = [(r["frames"], r["eval/return_mean"]) for r in rows if _evaluated(r)]
+            for frames, value in points:
+                # By number: rounds of another length end at other frames, and only values of one
+                # step are compared.
+                if frames // every > seen:
+                    seen = frames // every
+                    trial.report(value, seen)
+            if seen and len(points) < EVALUATIONS and trial.should_prune():
+                raise optuna.TrialPruned
     if process.returncode == NOT_FINITE:
         # Not a failure but a result, the worst one: the sampler learns to keep away from it.
         print(
@@ -273,7 +262,7 @@ def _trial(
         raise optuna.TrialPruned
     result = run_dir / "result.json"
     if process.returncode or not result.is_file():
-        said = Path(log.name).read_text().strip().splitlines()
+        said = log.read_text().strip().splitlines()
         why = said[-1] if said else f"exit code {process.returncode}"
         if process.returncode < 0:
             why = f"killed by {signal.Signals(-process.returncode).name}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rl_twoclocks import ConfigError, compose, sweep
+from rl_twoclocks import ConfigError, batch, compose, sweep
 from rl_twoclocks.cli import NOT_FINITE, Sweep, _jobs
 from rl_twoclocks.config_commands import SweepConfig
 from rl_twoclocks.configure import validate
@@ -134,7 +134,7 @@ def runs_end(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
         place = next(w for w in words if w.startswith("run_dir=")).partition("=")[2]
         return Process(next(left), place.strip("'\""))
 
-    monkeypatch.setattr(sweep.subprocess, "Popen", ended)
+    monkeypatch.setattr(batch.subprocess, "Popen", ended)
     return made
 
 
