@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from pydantic import ValidationError
 
 from rl_twoclocks.checks import (
     USUAL_RATE,
@@ -28,6 +26,7 @@ from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.diagnostics import levels
 from rl_twoclocks.diagnostics.alarm import SEVERITIES
 from rl_twoclocks.diagnostics.policy_shift import spanned
+from rl_twoclocks.record.records import Records, newest_tenth, stored_config, values
 from rl_twoclocks.rundir import in_use
 from rl_twoclocks.safety import unit
 from rl_twoclocks.suspect import Suspect, suspect
@@ -108,27 +107,32 @@ class Report:
 
 
 def of_run(directory: Path) -> Report:
-    """Findings about a run, from the last tenth of what it wrote."""
-    from rl_twoclocks.record import read_metrics
-    from rl_twoclocks.record.events import read_events
+    """Findings about a run, from the last tenth of what it wrote.
 
-    try:
-        rows = read_metrics(directory / "metrics.jsonl")
-        events = read_events(directory / "events.jsonl")
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    Raises:
+        ConfigError: it has written nothing yet, or what cannot be read.
+    """
+    return of_records(Records.read(directory), stored_config(directory))
+
+
+def of_records(records: Records, config: Config) -> Report:
+    """Findings about a run that has been read.
+
+    Raises:
+        ConfigError: it has written nothing yet.
+    """
+    directory, rows, events = records.directory, records.rows, records.events
     if not rows:
         raise ConfigError(f"{directory} has no metrics yet")
-    config = stored_config(directory)
     level = levels(config)
-    recent = rows[-max(10, len(rows) // 10) :]
+    recent = newest_tenth(rows)
 
     def now(name: str) -> float | None:
-        values = [row[name] for row in recent if row.get(name) is not None]
-        return statistics.median(values) if values else None
+        found = values(recent, name)
+        return statistics.median(found) if found else None
 
     def newest(name: str) -> float | None:
-        return next((row[name] for row in reversed(recent) if row.get(name) is not None), None)
+        return next(reversed(values(recent, name)), None)
 
     versions = spanned(now("clock/ratio_measured") or 1.0, now("clock/staleness_min") or 0.0)
     dims = now("diag/action_dims") or 1.0
@@ -168,8 +172,8 @@ def of_run(directory: Path) -> Report:
         f"{sum(a['severity'] == 'danger' for a in alarms)} of them danger",
     ]
     for place, (name, label) in enumerate(_RETURNS.items(), 1):
-        if values := [row[name] for row in rows if row.get(name) is not None]:
-            facts.insert(place, f"{label} {values[-1]:.4g}, best {max(values):.4g}")
+        if returns := values(rows, name):
+            facts.insert(place, f"{label} {returns[-1]:.4g}, best {max(returns):.4g}")
     orders = [e for e in events if (e["kind"] == "order" and e["given"]) or e["kind"] == "rescue"]
     if orders:
         facts.append(f"{len(orders)} orders and rescues; the newest: {orders[-1]['text']}")
@@ -261,30 +265,6 @@ _CLOCKS = {
     "clock/reuse": "reuse",
     "clock/steps_per_frame": "optimizer steps per fresh frame",
 }
-
-
-def stored_config(directory: Path) -> Config:
-    """The configuration that a run wrote down.
-
-    Raises:
-        ConfigError: it is missing or broken.
-    """
-    try:
-        return Config.model_validate(yaml.safe_load((directory / "config.yaml").read_text()))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{directory / 'config.yaml'} was edited, or written by another version of rl_twoclocks: "
-            f"{key}: {first['msg']}"
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"{directory / 'config.yaml'} cannot be read: {error.strerror}"
-        ) from error
-    except (ValueError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{directory / 'config.yaml'} cannot be read: {said}") from error
 
 
 def _finished(directory: Path, config: Config) -> bool:

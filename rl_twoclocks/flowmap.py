@@ -13,8 +13,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rl_twoclocks.config import Config
-from rl_twoclocks.safety import Derived, oldest_policy
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.record.records import Records, newest_tenth, stored_config, values
+from rl_twoclocks.safety import Derived, oldest_policy, settle
 
 
 @dataclass(frozen=True)
@@ -202,20 +203,24 @@ def of_run(directory: Path) -> FlowMap:
     Raises:
         ConfigError: the run has not written what is needed.
     """
-    from rl_twoclocks.config import ConfigError
-    from rl_twoclocks.findings import stored_config
-    from rl_twoclocks.record import read_metrics
-    from rl_twoclocks.safety import settle
+    return of_records(Records.read(directory), stored_config(directory))
 
-    config, derived = settle(stored_config(directory))
-    rows = [r for r in read_metrics(directory / "metrics.jsonl") if "clock/staleness_mean" in r]
+
+def of_records(records: Records, config: Config) -> FlowMap:
+    """The map of a run that has been read.
+
+    Raises:
+        ConfigError: it has not written what is needed.
+    """
+    config, derived = settle(config)
+    rows = [row for row in records.rows if "clock/staleness_mean" in row]
     if not rows:
-        raise ConfigError(f"{directory} has no clock readings yet")
-    recent = rows[-max(10, len(rows) // 10) :]
+        raise ConfigError(f"{records.directory} has no clock readings yet")
+    recent = newest_tenth(rows)
 
     def now(name: str) -> float | None:
-        values = [row[name] for row in recent if row.get(name) is not None]
-        return statistics.fmean(values) if values else None
+        found = values(recent, name)
+        return statistics.fmean(found) if found else None
 
     flow = of_configuration(config, derived)
     oldest = max(row.get("clock/staleness_max") or 0.0 for row in recent)

@@ -302,9 +302,7 @@ def _evaluations(metrics: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 def suspects(runs: Path) -> None:
     """Who is suspected in each finished run."""
-    from rl_twoclocks.findings import stored_config
-    from rl_twoclocks.record import read_metrics
-    from rl_twoclocks.record.events import read_events
+    from rl_twoclocks.record.records import Records, stored_config
     from rl_twoclocks.suspect import suspect
 
     rows = []
@@ -313,11 +311,8 @@ def suspects(runs: Path) -> None:
         if fault not in SUSPECTS or (task, seed) == BUILT_ON:
             continue
         begin = json.loads(planted_file(place).read_text())["begin"]
-        metrics, events = (
-            read_metrics(place / "metrics.jsonl"),
-            read_events(place / "events.jsonl"),
-        )
-        found = suspect(stored_config(place), metrics, events)
+        records = Records.read(place)
+        found = suspect(stored_config(place), records.rows, records.events)
         part = "nobody" if found is None else found.part
         timely = found is None or fault == "learning_rate" or found.frames >= begin - 2 * ROUND
         told = f"python scripts/faults.py run --tasks {task} --faults {fault} --seeds {seed}"

@@ -18,6 +18,7 @@ from rl_twoclocks.rundir import nearest_runs
 if TYPE_CHECKING:
     from rl_twoclocks.findings import Report
     from rl_twoclocks.flowmap import FlowMap
+    from rl_twoclocks.record.records import Records
 
 FINISHED, UNFINISHED, CRASHED = "finished", "not finished", "ended with an error"
 GOING = "going on"
@@ -175,14 +176,10 @@ def read_run(directory: Path, label: str) -> Run:
     Raises:
         ConfigError: a line of its records is broken, and not the last one.
     """
-    from rl_twoclocks.record import read_metrics
-    from rl_twoclocks.record.events import read_events
+    from rl_twoclocks.record.records import Records
 
-    try:
-        rows = read_metrics(directory / "metrics.jsonl")
-        events = read_events(directory / "events.jsonl")
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    records = Records.read(directory)
+    rows = records.rows
     error_text = _text(directory / "error.txt")
     run = Run(
         directory,
@@ -191,7 +188,7 @@ def read_run(directory: Path, label: str) -> Run:
         int(rows[-1]["frames"]) if rows else 0,
         len(rows),
         columns(rows),
-        events,
+        records.events,
         error=error_text,
         videos=sorted(directory.glob("*.mp4")),
     )
@@ -203,7 +200,7 @@ def read_run(directory: Path, label: str) -> Run:
         run.state = UNFINISHED
     if not rows:
         run.notes.append("no round has been recorded yet")
-    _explain(run)
+    _explain(run, records)
     _load_maps(run)
     return run
 
@@ -221,13 +218,14 @@ def columns(rows: Sequence[dict[str, Any]]) -> dict[str, Series]:
     return {name: Series(np.array(f, float), np.array(v)) for name, (f, v) in pairs.items()}
 
 
-def _explain(run: Run) -> None:
+def _explain(run: Run, records: Records) -> None:
     """Add what other parts of the package make of the run, where they can."""
     from rl_twoclocks import findings, flowmap
+    from rl_twoclocks.record.records import stored_config
     from rl_twoclocks.rundir import plain
 
     try:
-        run.config = findings.stored_config(run.directory)
+        run.config = stored_config(run.directory)
     except ConfigError as error:
         run.notes.append(f"no findings, no data-flow map: {error}")
         return
@@ -238,12 +236,12 @@ def _explain(run: Run) -> None:
             "so that quiet charts prove nothing"
         )
     try:
-        run.findings = findings.of_run(run.directory)
+        run.findings = findings.of_records(records, run.config)
     except (ConfigError, TypeError) as error:
         # TypeError: a return that was not finite, which it compares with others.
         run.notes.append(f"no findings: {error}")
     try:
-        run.flow = flowmap.of_run(run.directory)
+        run.flow = flowmap.of_records(records, run.config)
     except ConfigError as error:
         run.notes.append(f"no data-flow map: {error}")
 
