@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from rl_twoclocks import batch, scenario, verdict
-from rl_twoclocks.aggregate import Estimate
+from rl_twoclocks.aggregate import Estimate, interquartile_mean
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
 from rl_twoclocks.configure import compose
-from rl_twoclocks.lab_page import _mean_curve
+from rl_twoclocks.lab_page import shared_curve
 from rl_twoclocks.safety import settle
 from rl_twoclocks.scenario import Run
 from tests.command_envs import command
@@ -405,10 +405,12 @@ def test_the_curve_goes_on_for_runs_that_diverged(tmp_path: Path) -> None:
         written(tmp_path / "fault" / f"seed{k}", [-30.0], diverged=True)
     written(tmp_path / "cure" / "seed1", [-30.0], diverged=True)
     runs = scenario.read(found, tmp_path)
-    frames, curve = _mean_curve(found, "fault", runs)
+    frames, curves = shared_curve(found, [r for r in runs if r.arm == "fault"])
     # The survivor is one of four: the interquartile mean is that of the others.
-    assert frames.tolist() == [100, 200, 300] and curve[:, 0].tolist() == [-30.0] * 3
-    assert _mean_curve(found, "cure", runs)[1][:, 0].tolist() == [-30.0]
+    assert frames.tolist() == [100, 200, 300]
+    assert interquartile_mean(curves.T).tolist() == [-30.0] * 3
+    assert shared_curve(found, [r for r in runs if r.arm == "cure"])[1].tolist() == [[-30.0]]
+    assert shared_curve(found, [])[0].size == 0
 
 
 class Balanced(HTMLParser):

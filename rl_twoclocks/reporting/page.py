@@ -88,7 +88,9 @@ def title(runs: Sequence[Run]) -> str:
     return f"{len(runs)} runs: {tasks}"
 
 
-def document(title: str, sections: Sequence[Section], version: str = "") -> str:
+def document(
+    title: str, sections: Sequence[Section], version: str = "", kind: str = "report"
+) -> str:
     """Put a page together; with a version it renews itself from the server that it came from."""
     package = files("rl_twoclocks.reporting")
     style = (package / "report.css").read_text(encoding="utf-8")
@@ -114,7 +116,7 @@ def document(title: str, sections: Sequence[Section], version: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>"
         '<a class="skip" href="#verdict">Skip to the verdict</a>'
-        f"<header><p>rl_twoclocks report</p><h1>{escape(title)}</h1>"
+        f"<header><p>rl_twoclocks {kind}</p><h1>{escape(title)}</h1>"
         f"{LIVE if version else ''}</header>"
         f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>{body}</main>'
         f"<script>{script}</script></body></html>\n"

@@ -29,7 +29,7 @@ class Pooled:
     high: np.ndarray
 
 
-def bootstrap_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Percentile bootstrap interval of the interquartile mean over seeds, `values` [seeds, points].
 
     Seeds are drawn with replacement, whole curves at a time, from a stream that is always the same:
@@ -38,7 +38,7 @@ def bootstrap_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.nda
     n = values.shape[0]
     drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
     centres = interquartile_mean(values.T[:, drawn])
-    tail = 50 * (1 - level)
+    tail = 50 * (1 - LEVEL)
     low, high = np.percentile(centres, [tail, 100 - tail], axis=-1)
     return low, high
 
