@@ -1,0 +1,69 @@
+"""Read what a run has written down: its configuration, its rows and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.record.jsonl import read_metrics
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Records:
+    """The rows and events of a run directory."""
+
+    directory: Path
+    rows: list[Row]
+    events: list[Row]
+
+    @classmethod
+    def read(cls, directory: Path) -> Records:
+        """Read both files; one that is missing has nothing in it.
+
+        Raises:
+            ConfigError: a line other than the last is broken.
+        """
+        try:
+            rows = read_metrics(directory / "metrics.jsonl")
+            return cls(directory, rows, read_metrics(directory / "events.jsonl"))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+
+def newest_tenth(rows: Sequence[Row]) -> Sequence[Row]:
+    """The last tenth of the rows, at least ten."""
+    return rows[-max(10, len(rows) // 10) :]
+
+
+def values(rows: Sequence[Row], name: str) -> list[float]:
+    """What a metric was in the rows that have it; what was not finite is left out."""
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def stored_config(directory: Path) -> Config:
+    """The configuration that a run wrote down.
+
+    Raises:
+        ConfigError: it is missing or broken.
+    """
+    path = directory / "config.yaml"
+    try:
+        return Config.model_validate(yaml.safe_load(path.read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"{path} was edited, or written by another version of rl_twoclocks: {key}: {first['msg']}"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
