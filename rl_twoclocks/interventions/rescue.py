@@ -15,11 +15,18 @@ from typing import Any
 
 from rl_twoclocks.config import Config
 from rl_twoclocks.config_cures import RescueConfig
+from rl_twoclocks.diagnostics.cliff import SINCE
 from rl_twoclocks.diagnostics.policy_shift import action_dims
 from rl_twoclocks.interventions.cure import NEVER, Cure, View
 from rl_twoclocks.interventions.orders import Change, Orders
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
+BLAMED = (
+    "policy_kl", "effective_sample_size", "clip_fraction", "gradient_norm", "gradients_aligned",
+    "first_ratio", "policy_lag", "publish_lag", "clock_ratio", "baseline_leak", "score_residual",
+    "state_blind",
+)  # fmt: skip
+"""Alarms that say that steps were too large, or taken on data of another policy."""
 STILL = 0.05
 """Nats by which a policy has to have moved since a rescue for another one to bring anything back."""
 SMALLEST_U = 256
@@ -27,12 +34,18 @@ SMALLEST_U = 256
 
 
 class Rescue(Cure[RescueConfig]):
-    """Orders a rescue on a reward cliff, and holds its clocks and step size afterwards."""
+    """Orders a rescue on a reward cliff, and holds its clocks and step size afterwards.
+
+    Only where something says that the learner's own steps may have led there. Returns also fall by
+    themselves, for dozens of rounds on Hopper, and come back: slower clocks would keep them down.
+    """
 
     name = "rescue"
-    memory = ("count", "last")
+    memory = ("count", "last", "blamed")
     count = 0
     last: float = NEVER
+    blamed: float = NEVER
+    """The newest round with a sign that steps are to blame."""
 
     @property
     def left(self) -> bool:
@@ -57,13 +70,17 @@ class Rescue(Cure[RescueConfig]):
 
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
+        if view.any_of(*BLAMED, at_least="warn"):
+            self.blamed = view.round
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
+        onset = min((view.alarms[name].values.get(SINCE, view.round) for name in why), default=0)
+        caused = self.blamed >= onset - self.config.before
         # Under `observe` the alarm goes on: one cliff is one rescue there too.
         rested = view.round - self.last > self.config.before
         # After a rescue history begins anew. A policy that has stayed where it was put did not fall by
         # its steps, and smaller ones would only keep it there.
         moved = not self.count or float(view.history.series("train/kl").sum()) > STILL
-        rescue = bool(why) and rested and moved and self.left
+        rescue = bool(why) and caused and rested and moved and self.left
         if rescue:
             self.begin(view.round)
         if not self.count:

@@ -96,7 +96,7 @@ def test_observe_decides_the_same_orders_nothing_and_reports() -> None:
 
 def test_under_observe_one_lasting_cliff_is_one_rescue() -> None:
     watch = governor("observe")
-    cliff = alarms("reward_cliff")
+    cliff = alarms("reward_cliff", "first_ratio")
     news = [watch.decide(view(round=k, on=cliff, settings=SETTINGS))[1] for k in range(6)]
     assert [len(n) for n in news] == [1, 0, 0, 0, 0, 0]
 

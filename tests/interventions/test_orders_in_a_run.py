@@ -282,7 +282,7 @@ def rescued(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, last: str = EACH[0]
 ) -> dict[str, Any]:
     """Run with a cliff in the sixth round; give what was chosen, and what came of it."""
-    force(monkeypatch, {5: ("reward_cliff",)})
+    force(monkeypatch, {5: ("reward_cliff", "first_ratio")})
     monkeypatch.setattr(SMALLEST, 32)
     seen: dict[str, Any] = {}
     restore, before = state.restore_learned, Snapshots.before
@@ -368,7 +368,7 @@ def test_a_rescued_run_goes_on_with_monotone_clocks_an_empty_window_and_new_stre
 def test_without_a_state_to_go_back_to_a_rescue_still_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    force(monkeypatch, {1: ("reward_cliff",)})
+    force(monkeypatch, {1: ("reward_cliff", "first_ratio")})
     run(tmp_path, *walk(), *only("rescue"), *EACH, rounds=3)
     first, second = at_round(tmp_path, 1), at_round(tmp_path, 2)
     assert torch.equal(first["parameters"], second["parameters"])
@@ -388,8 +388,11 @@ KINDS: dict[str, tuple[dict[int, tuple[str, ...]], list[str]]] = {
         {2: ("diversity",), 4: ("diversity",)},
         [*only("reseed", "trim"), "interventions.reseed.noise=0"],
     ),
-    "rescue in the round saved": ({2: ("reward_cliff",)}, [*RESCUE]),
-    "rescue before and after": ({1: ("reward_cliff",), 7: ("reward_cliff",)}, [*RESCUE]),
+    "rescue in the round saved": ({2: ("reward_cliff", "first_ratio")}, [*RESCUE]),
+    "rescue before and after": (
+        {1: ("reward_cliff", "first_ratio"), 7: ("reward_cliff", "first_ratio")},
+        [*RESCUE],
+    ),
 }
 
 
@@ -553,7 +556,7 @@ def test_under_observe_every_alarm_at_once_changes_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = ("clock_ratio", "diversity", "gradient_norm", "policy_kl", "memory_creep")
-    force(monkeypatch, {2: every, 3: every, 4: ("reward_cliff",)})
+    force(monkeypatch, {2: every, 3: every, 4: ("reward_cliff", "first_ratio")})
     window = "clocks.batch_size=256"
     run(tmp_path / "watch", "task=cartpole", "interventions=observe", window, rounds=5)
     run(tmp_path / "off", "task=cartpole", "interventions=off", window, rounds=5)

@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 
 from rl_twoclocks.config_cures import RescueConfig
+from rl_twoclocks.diagnostics import Alarm
+from rl_twoclocks.diagnostics.cliff import SINCE
 from rl_twoclocks.interventions import Snapshots
 from rl_twoclocks.interventions.rescue import Rescue, shrunk
 from rl_twoclocks.safety import SAFE_TABLE
@@ -102,7 +104,9 @@ def test_each_rescue_shrinks_clocks_and_step_once_more_up_to_the_most() -> None:
     moved = recorded({"train/kl": [0.1]})
     for k in range(50):
         change = cure.propose(
-            view(round=k, on=alarms("reward_cliff"), settings=settings, history=moved)
+            view(
+                round=k, on=alarms("reward_cliff", "first_ratio"), settings=settings, history=moved
+            )
         )
         assert change is not None
         fields = change.fields
@@ -119,7 +123,7 @@ def test_a_policy_that_hardly_moved_since_a_rescue_is_not_brought_back(
     kl: float, again: bool
 ) -> None:
     cure = Rescue(RescueConfig(before=10))
-    on = alarms("reward_cliff")
+    on = alarms("reward_cliff", "first_ratio")
     # The first fall may have any cause, so that how far the policy moved says nothing.
     assert cure.propose(view(round=0, on=on, history=recorded({"train/kl": [0.0]})))
     later = cure.propose(view(round=20, on=on, history=recorded({"train/kl": [kl] * 20})))
@@ -129,7 +133,7 @@ def test_a_policy_that_hardly_moved_since_a_rescue_is_not_brought_back(
 
 def test_a_rollback_alone_changes_no_clock_and_no_step() -> None:
     cure = Rescue(RescueConfig(shrink=1.0, step=1.0))
-    change = cure.propose(view(round=3, on=alarms("reward_cliff")))
+    change = cure.propose(view(round=3, on=alarms("reward_cliff", "first_ratio")))
     assert change is not None
     assert change.fields == {"rescue": True}
     assert cure.propose(view(round=4)) is None
@@ -138,7 +142,7 @@ def test_a_rollback_alone_changes_no_clock_and_no_step() -> None:
 @pytest.mark.parametrize("name", ["reward_cliff", "collapse"])
 def test_what_the_rescue_set_is_held_without_going_back_again(name: str) -> None:
     cure = Rescue(RescueConfig())
-    first = cure.propose(view(round=5, on=alarms(name)))
+    first = cure.propose(view(round=5, on=alarms(name, "first_ratio")))
     later = cure.propose(view(round=6))
     assert first is not None
     assert later is not None
@@ -151,12 +155,29 @@ def test_what_the_rescue_set_is_held_without_going_back_again(name: str) -> None
 def test_no_other_alarm_and_none_that_is_mild_rescues() -> None:
     cure = Rescue(RescueConfig())
     assert cure.propose(view(on=alarms("policy_kl", "diversity", "clock_ratio"))) is None
-    assert cure.propose(view(on=alarms("reward_cliff", severity="warn"))) is None
+    assert cure.propose(view(on=alarms("reward_cliff", "first_ratio", severity="warn"))) is None
     assert cure.count == 0
 
 
+@pytest.mark.parametrize(
+    ("blamed", "rescued"), [(None, False), (11, False), (12, True), (40, True)]
+)
+def test_a_fall_is_rescued_where_steps_may_have_led_there(
+    blamed: int | None, rescued: bool
+) -> None:
+    cure = Rescue(RescueConfig(before=10))
+    fall = Alarm("reward_cliff", "danger", {SINCE: 22.0}, "because;", "do it.")
+    for k in range(41):
+        on = {"reward_cliff": fall} if k == 40 else {}
+        on |= alarms("policy_kl", severity="warn") if k == blamed else {}
+        change = cure.propose(view(round=k, on=on))
+    assert (change is not None) is rescued
+
+
 def test_zero_rescues_means_none() -> None:
-    assert Rescue(RescueConfig(most=0)).propose(view(on=alarms("reward_cliff"))) is None
+    assert (
+        Rescue(RescueConfig(most=0)).propose(view(on=alarms("reward_cliff", "first_ratio"))) is None
+    )
 
 
 def filled(
