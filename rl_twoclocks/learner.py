@@ -272,41 +272,34 @@ class Learner:
         return (value - old).square().mean().sqrt() / (old.std(correction=0) + 1e-8)
 
     def _summary(self, readings: Tensor, per_pass: int, value_drift: Tensor) -> dict[str, float]:
-        """Bring the round's readings to the host in one transfer."""
-        applied, finite = (readings[:, READINGS.index(name)] > 0 for name in ("applied", "finite"))
+        """What the round's steps [steps, readings] came to, computed on the host."""
+        drift, rows = float(value_drift), readings.cpu()
+        applied, finite = (rows[:, READINGS.index(name)] > 0 for name in ("applied", "finite"))
         stops = (~applied & finite).nonzero()
         if stops.numel():
             # A GPU has computed on, for nothing: what came after the stop is no reading of the round.
-            readings = readings[: int(stops[0]) + 1]
-        weight = readings[:, READINGS.index("applied")].unsqueeze(-1)
-        applied = weight.sum()
-        mean = torch.where(weight > 0, readings, torch.zeros_like(readings)).sum(0) / applied
-        last = torch.stack([readings[-1, READINGS.index("kl")], applied, value_drift])
-        bad = (readings[:, READINGS.index("finite")] == 0).nonzero()
-        columns = [READINGS.index(name) for name in BY_PASS]
-        passes = torch.stack([part[:, columns].mean(0) for part in readings.split(per_pass)])
-        values = torch.cat([mean, last, passes.T.flatten()]).tolist()
-        values, by_pass = values[: mean.numel() + 3], values[mean.numel() + 3 :]
-        done = passes.shape[0]
-        self.by_pass = {name: by_pass[i * done : (i + 1) * done] for i, name in enumerate(BY_PASS)}
-        size = len(READINGS)
-        named = dict(zip(READINGS, values[:size], strict=True))
-        skipped = int(bad.numel())
-        if skipped and not self.update.skip_nonfinite:
+            rows = rows[: int(stops[0]) + 1]
+            applied, finite = applied[: len(rows)], finite[: len(rows)]
+        bad = (~finite).nonzero()
+        if bad.numel() and not self.update.skip_nonfinite:
             step = int(bad[0])
             raise NonFiniteError(
                 f"loss or gradient is not finite in pass {step // per_pass + 1}, minibatch "
                 f"{step % per_pass + 1}; the step was not taken"
             )
-        layers = dict(zip(self.update.flat.names, values[size:-3], strict=True))
+        steps = float(applied.sum())
+        mean = torch.where(applied.unsqueeze(-1), rows, 0.0).sum(0) / steps
+        passes = torch.stack([part.mean(0) for part in rows.split(per_pass)])
+        self.by_pass = {name: passes[:, READINGS.index(name)].tolist() for name in BY_PASS}
+        named = dict(zip((*READINGS, *self.update.flat.names), mean.tolist(), strict=True))
         return {
             **{f"train/{key}": named[key] for key in READINGS[:8]},
-            "train/kl_last": values[-3],
-            "train/steps": values[-2],
-            "train/steps_skipped": skipped,
+            "train/kl_last": float(rows[-1, READINGS.index("kl")]),
+            "train/steps": steps,
+            "train/steps_skipped": int(bad.numel()),
             "train/step_scale": named["step_scale"],
-            "train/stopped_by_kl": float(len(readings) - skipped > values[-2]),
-            "diag/value_drift": values[-1],
+            "train/stopped_by_kl": float(len(rows) - bad.numel() > steps),
+            "diag/value_drift": drift,
             "grad_norm/total": named["grad_norm"],
-            **{f"grad_norm/{name}": value for name, value in layers.items()},
+            **{f"grad_norm/{name}": named[name] for name in self.update.flat.names},
         }
