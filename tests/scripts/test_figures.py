@@ -357,8 +357,12 @@ def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) ->
 
 class TestGuard:
     def write(self, folder: Path, off: list[tuple]) -> None:
-        columns = ["task", "clocks", "seed", "frames", "danger", "orders", "diagnostics_share"]
-        rows = [("hopper", "classic", k, 1_000_000, 0, int(k == 2), 0.01) for k in (1, 2, 3)]
+        columns = [
+            "task", "clocks", "seed", "frames", "danger", "orders", "ordered", "diagnostics_share"
+        ]  # fmt: skip
+        # The third run has one order, which changes no number.
+        orders = {1: (0, ""), 2: (1, "step memory"), 3: (1, "memory")}
+        rows = [("hopper", "classic", k, 1_000_000, 0, *orders[k], 0.01) for k in orders]
         write_csv(folder / "healthy.csv", columns, rows)
         guarded = [("hopper", "classic", k, 1_000_000, 1018.0, "c") for k in (1, 2, 3)]
         write_returns(folder, [*guarded, *off])
