@@ -341,11 +341,13 @@ def test_gazebo_servers_are_compared_within_a_repeat(tmp_path: Path) -> None:
 
 
 def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) -> None:
-    columns = ["task", "clocks", "seed", "frames", "danger", "orders", "diagnostics_share"]
+    columns = [
+        "task", "clocks", "seed", "frames", "danger", "orders", "ordered", "diagnostics_share"
+    ]  # fmt: skip
     rows = [
-        ("halfcheetah", "classic", 1, 1_000_000, 0, 0, 0.02),
-        ("halfcheetah", "classic", 2, 1_000_000, 1, 0, 0.03),
-        ("hopper", "classic", 1, 1_000_000, 0, 2, 0.001),
+        ("halfcheetah", "classic", 1, 1_000_000, 0, 0, "", 0.02),
+        ("halfcheetah", "classic", 2, 1_000_000, 1, 0, "", 0.03),
+        ("hopper", "classic", 1, 1_000_000, 0, 2, "step", 0.001),
     ]
     write_csv(tmp_path / "healthy.csv", columns, rows)
     found = compute(tmp_path)
