@@ -70,11 +70,17 @@ class Parts:
         if self.source is not None:
             self.source.publish(self.behaviour)
 
-    def count_episodes(self, rollout: TensorDict) -> None:
-        """Add the episodes that ended in a rollout [N, T]."""
+    def count_episodes(self, rollout: TensorDict, reset_after: bool = False) -> None:
+        """Add the episodes that ended in a rollout [N, T].
+
+        Where all environments are reset after it, all have ended: those that fail on the way alone would
+        be another population.
+        """
         done = rollout["terminated"] | rollout["truncated"]
         if "success" in rollout:
             self.episodes.reached = rollout["success"][done].tolist()
+        if reset_after:
+            done[:, -1] = True
         if "episode_return" not in rollout:
             self.episodes.update(rollout["reward"], done)
             return

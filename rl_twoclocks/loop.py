@@ -81,7 +81,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         if rollout is None:
             break
         parts.window.append(rollout)
-        parts.count_episodes(rollout)
+        parts.count_episodes(rollout, config.collect.reset_each_rollout)
         collected = time.perf_counter()
 
         # Diagnose before the first step, and decide what this round shall be.

@@ -575,6 +575,17 @@ def test_arrivals_are_in_order_over_all_workers(tmp_path: Path) -> None:
         assert min(numbers) > 10**6
 
 
+@pytest.mark.parametrize("collect", ["sync", "async"])
+def test_where_rollouts_begin_anew_every_episode_counts(collect: str, tmp_path: Path) -> None:
+    """Also those that are cut: the others are those that fail early."""
+    words = [f"collect={collect}", "task.kwargs={length: 1000}", "collect.reset_each_rollout=true"]
+    rl_twoclocks.train(run_config("Counter", tmp_path, *words, "num_envs=4"))
+    row = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    columns = 64 // 4
+    assert row["rollout/length_mean"] == columns
+    assert row["rollout/episodes"] == row["frames"] / columns
+
+
 @pytest.mark.parametrize("resets", [True, False])
 def test_slices_that_begin_with_a_reset_begin_new_sums(resets: bool, tmp_path: Path) -> None:
     from rl_twoclocks.collect.generator import Generator
@@ -585,4 +596,4 @@ def test_slices_that_begin_with_a_reset_begin_new_sums(resets: bool, tmp_path: P
         ends = [generator.slice()["episode_length"].max().item() for _ in range(3)]
     finally:
         generator.close()
-    assert ends == ([0, 0, 0] if resets else [0, 12, 12])
+    assert ends == ([8, 8, 8] if resets else [0, 12, 12])

@@ -61,6 +61,9 @@ class Generator:
             self._sums.restart()
         frames = frames_of(next(self._batches), self.behaviour.distribution, cut_end=True)
         done = frames["terminated"] | frames["truncated"]
+        if self._resets:
+            # All end here: those that fail on the way alone would be another population.
+            done[:, -1] = True
         return frames.update(self._sums.update(frames["reward"], done))
 
     def begin_new_episodes(self, index: int) -> None:
