@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.rundir import flatten
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -73,8 +74,8 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
     values: Any = config
     if isinstance(config, DictConfig):
         # Unresolved first: what is missing may be what another key interpolates.
-        raw = OmegaConf.to_container(config, resolve=False)
-        if missing := sorted(_missing(raw)):
+        raw: Any = OmegaConf.to_container(config, resolve=False)
+        if missing := sorted(key for key, value in flatten(raw).items() if value == "???"):
             raise ConfigError("\n".join(f"{key} is required: write {key}=..." for key in missing))
         try:
             values = OmegaConf.to_container(config, resolve=True)
@@ -93,14 +94,6 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
             else:
                 lines.append(f"{key}={item['input']!r}: {item['msg']}")
         raise ConfigError("\n".join(lines)) from error
-
-
-def _missing(values: Any, prefix: str = "") -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _missing(value, f"{prefix}{key}.")
-        elif value == "???":
-            yield f"{prefix}{key}"
 
 
 def assign(key: str, value: Any) -> str:

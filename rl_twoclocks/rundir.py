@@ -134,16 +134,22 @@ def nearest_runs(path: Path, most: int = 5) -> str:
     return f"; there are runs in {', '.join(near)}" if near else ""
 
 
-def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as dotted keys, `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """List the keys whose values differ, as `key: old -> new`."""
-    lines = []
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            lines += difference(a, b, f"{prefix}{key}.")
-        elif a != b:
-            lines.append(f"{prefix}{key}: {a} -> {b}")
-    return lines
+    a, b = flatten(old), flatten(new)
+    pairs = ((key, a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()))
+    return [f"{key}: {x} -> {y}" for key, x, y in pairs if x != y]
 
 
 def changed(stored: Path, config: Config) -> list[str]:

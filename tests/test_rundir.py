@@ -60,7 +60,7 @@ def test_the_order_of_overrides_does_not_matter() -> None:
         "collect.max_restarts=99",
         "collect.redis.url=redis://elsewhere",
         "logger=tensorboard",
-        "eval.every_frames=500",
+        "eval.num_envs=3",
     ],
 )
 def test_what_changes_no_number_keeps_the_folder(change: str) -> None:

@@ -222,7 +222,7 @@ def _explain(run: Run, records: Records) -> None:
     """Add what other parts of the package make of the run, where they can."""
     from rl_twoclocks import findings, flowmap
     from rl_twoclocks.record.records import stored_config
-    from rl_twoclocks.rundir import plain
+    from rl_twoclocks.rundir import flatten, plain
 
     try:
         run.config = stored_config(run.directory)
@@ -256,17 +256,6 @@ def _load_maps(run: Run) -> None:
         return
     saved = ((state or {}).get("diagnose") or {}).get("maps", [])
     run.maps = [(int(frames), counts.numpy()) for frames, counts in saved]
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values as dotted keys, `{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _text(path: Path) -> str:
