@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from rl_twoclocks import train
     from rl_twoclocks.config import Config, ConfigError
     from rl_twoclocks.configure import compose
-    from rl_twoclocks.loop import Result
+    from rl_twoclocks.result import Result
 
 __version__ = "0.1.0"
 __all__ = ["Config", "ConfigError", "Result", "compose", "train"]
 
-_HOMES = {"compose": "configure", "Config": "config", "ConfigError": "config", "Result": "loop"}
+_HOMES = {"compose": "configure", "Config": "config", "ConfigError": "config", "Result": "result"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 
 import torch
 
 from rl_twoclocks.build import build
 from rl_twoclocks.config import Config
 from rl_twoclocks.envs import NonFiniteError
+from rl_twoclocks.result import Result
 from rl_twoclocks.rundir import claim
 from rl_twoclocks.safety import settle
 from rl_twoclocks.session import Session
 from rl_twoclocks.signals import StopSignal
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run came to."""
-
-    run_dir: str
-    frames: int
-    rounds: int
-    return_mean: float | None
-    """Mean return of the last evaluation; None without evaluation."""
-    return_std: float | None
-    best_return: float | None
-    wall_seconds: float
-    """Over all sittings of the run."""
-    stopped_by: str | None
-    """Name of the signal that ended this sitting early; None when the budget is used up."""
-    checkpoint: str | None
-    """Newest checkpoint; None if a signal came before the first round ended."""
-
-    def as_dict(self) -> dict:
-        """Plain values, as in `result.json`."""
-        return asdict(self)
 
 
 def train(config: Config) -> Result:

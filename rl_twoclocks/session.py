@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensordict import TensorDict
 
@@ -23,13 +23,11 @@ from rl_twoclocks.learner import Round
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
 from rl_twoclocks.record.events import Events
+from rl_twoclocks.result import Result
 from rl_twoclocks.rundir import plain, run_name, write_text
 from rl_twoclocks.safety import Derived
 from rl_twoclocks.signals import StopSignal
 from rl_twoclocks.steering import Steering
-
-if TYPE_CHECKING:
-    from rl_twoclocks.loop import Result
 
 
 class Session:
@@ -348,8 +346,6 @@ class Session:
 
     def result(self, stop: StopSignal) -> Result:
         """Sum the run up; write `result.json` when its budget is used up."""
-        from rl_twoclocks.loop import Result
-
         clocks = self.parts.clocks
         done = self.over and not self.owed
         path = self.directory / f"checkpoint-{clocks.frames:012d}.pt"

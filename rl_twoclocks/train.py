@@ -13,7 +13,7 @@ from rl_twoclocks.cli import Stopped, run_hydra
 from rl_twoclocks.config import Config
 
 if TYPE_CHECKING:
-    from rl_twoclocks.loop import Result
+    from rl_twoclocks.result import Result
 
 
 def main() -> None:
