@@ -127,6 +127,8 @@ class RedisSource:
             NonFiniteError: a local generator saw an observation or reward that is not finite.
         """
         self.queue.should_stop = should_stop
+        # Also where nothing has to be waited for, because the others are fast enough.
+        self._look_after()
         taken: list[TensorDict] = []
         heard = self.clock.now()
         oldest = None if max_staleness is None else version - max_staleness
