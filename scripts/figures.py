@@ -164,6 +164,8 @@ def healthy_figures(rows: Rows) -> dict[str, Figure]:
     found = {}
     for clocks in sorted({row["clocks"] for row in rows}):
         mine = [r for r in rows if r["clocks"] == clocks and r["task"] in HEALTHY]
+        if not mine:
+            continue
         end = "" if clocks == "classic" else f".{clocks}"
         shares = [float(r["diagnostics_share"]) for r in mine if r["task"] == "halfcheetah"]
         millions = sum(int(row["frames"]) for row in mine) / 1e6
