@@ -298,8 +298,6 @@ def test_workers_that_cannot_be_are_refused_before_anything_runs(
 
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing_and_leave_no_memory_behind(tmp_path: Path) -> None:
-    import psutil
-
     words = ["collect=async", "collect.workers=2", "collect.max_restarts=20"]
     with collecting(run_config("Target", tmp_path, *words)) as (_, source):
         me = psutil.Process()
