@@ -269,8 +269,8 @@ class CollectConfig(Group):
     max_restarts: int = Field(default=10, ge=0)
     """Dead workers that are started again in one sitting; then it ends."""
     patience: float = Field(default=300.0, gt=0)
-    """async, redis, ray: seconds after which who gives nothing is replaced; redis, ray: also seconds without
-    any slice, or a server, after which the run ends."""
+    """async, redis, ray: seconds after which who gives nothing is replaced; redis, ray: also seconds
+    without any slice, or a server, after which the run ends."""
     ray_address: str | None = None
     """ray: address of the cluster, `auto` for the one this machine belongs to; null: start one here."""
     redis: RedisConfig = RedisConfig()
