@@ -14,6 +14,7 @@ from typing import Any
 
 from rl_twoclocks.checks import DEFAULT_RATE, rate_urgency
 from rl_twoclocks.config import Config
+from rl_twoclocks.record.records import values
 
 Row = Mapping[str, Any]
 AT_ONCE = 4
@@ -120,8 +121,8 @@ class _Turn:
 
 
 def _median(rows: Sequence[Row], name: str, default: float) -> float:
-    values = [row[name] for row in rows if row.get(name) is not None]
-    return statistics.median(values) if values else default
+    found = values(rows, name)
+    return statistics.median(found) if found else default
 
 
 def _reseeded(events: Sequence[Mapping[str, Any]], turn: _Turn) -> bool:
@@ -194,7 +195,7 @@ def _narrow(config: Config, turn: _Turn, alarm: Mapping[str, Any]) -> Suspect | 
         "whether actions arrive, and what ends episodes",
     )
     name = "eval/return_mean"
-    scores = [row[name] for row in turn.rest if row.get(name) is not None]
+    scores = values(turn.rest, name)
     if scores and scores[-1] > 0.5 * max(*scores, turn.most(name)) > 0:
         evidence += ", while evaluation goes well"
     return Suspect("the environments that train", began, evidence, look)

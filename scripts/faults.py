@@ -39,6 +39,7 @@ from training import over
 
 from rl_twoclocks import batch
 from rl_twoclocks.aggregate import interquartile_mean
+from rl_twoclocks.config import Config
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "faults.csv"
@@ -215,7 +216,6 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     if batch.is_over(place):
         return f"{place}: done before"
     import rl_twoclocks
-    from rl_twoclocks.envs import NonFiniteError
 
     words = [*settings(task, seed, place), *overrides]
     if fault == "learning_rate":
@@ -227,12 +227,20 @@ def train(job: tuple[Path, str, str, int, list[str]]) -> str:
     with contextlib.ExitStack() as stack:
         if fault not in ("none", "learning_rate"):
             stack.enter_context(planted(fault, begin, config.clocks.update_frequency))
-        try:
-            result = rl_twoclocks.train(config)
-        except NonFiniteError as error:
-            # What the fault came to, and it would come to it again.
-            batch.diverged_file(place).touch()
-            return f"{place}: {error}"
+        return come_to(place, config)
+
+
+def come_to(place: Path, config: Config) -> str:
+    """Train one run to its end, or to a number that is not finite; say what it came to."""
+    import rl_twoclocks
+    from rl_twoclocks.envs import NonFiniteError
+
+    try:
+        result = rl_twoclocks.train(config)
+    except NonFiniteError as error:
+        # What the fault came to, and it would come to it again.
+        batch.diverged_file(place).touch()
+        return f"{place}: {error}"
     return f"{place}: return {result.return_mean:.1f}"
 
 

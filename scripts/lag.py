@@ -47,6 +47,7 @@ from training import outcome, over, train_all
 from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.batch import COMMAND, told
 from rl_twoclocks.record import read_metrics
+from rl_twoclocks.record.records import values
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
@@ -117,8 +118,8 @@ def collect(args: argparse.Namespace) -> int:
         steady = metrics[lag:] or metrics
 
         def mean(name: str, rows: list[dict] = steady) -> float:
-            values = [row[name] for row in rows if row.get(name) is not None]
-            return statistics.fmean(values) if values else math.nan
+            measured = values(rows, name)
+            return statistics.fmean(measured) if measured else math.nan
 
         rows.append(
             {

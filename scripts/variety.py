@@ -23,19 +23,19 @@ the verdicts. Runs that the CSV holds are not made again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import rows as kept
-from faults import FRAMES, ROUND, each_apart, planted, settings
+from faults import FRAMES, ROUND, come_to, each_apart, planted, settings
 from figures import RANDOM_RETURNS
 from training import outcome, over
 
-from rl_twoclocks import batch
+from rl_twoclocks import batch, compose
 from rl_twoclocks.aggregate import difference, interquartile_mean, normalised
+from rl_twoclocks.record.records import Records
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks" / "variety.csv"
@@ -63,21 +63,12 @@ def train(job: Job) -> str:
     place = runs / task / fault / arm / f"seed{seed}"
     if batch.is_over(place):
         return f"{place}: done before"
-    import rl_twoclocks
-    from rl_twoclocks.envs import NonFiniteError
-
-    words = [*settings(task, seed, place), "eval.episodes=10", *overrides(arm)]
-    config = rl_twoclocks.compose(words)
+    config = compose([*settings(task, seed, place), "eval.episodes=10", *overrides(arm)])
     # A run without a fault is planted one that begins when it is over.
     begin = FRAMES if arm == "healthy" else BEGIN
     place.parent.mkdir(parents=True, exist_ok=True)
     with planted("frozen" if arm == "healthy" else fault, begin, ROUND, END):
-        try:
-            result = rl_twoclocks.train(config)
-        except NonFiniteError as error:
-            batch.diverged_file(place).touch()
-            return f"{place}: {error}"
-    return f"{place}: return {result.return_mean:.1f}"
+        return come_to(place, config)
 
 
 def jobs(runs: Path) -> list[Job]:
@@ -97,8 +88,7 @@ def collect(runs: Path) -> int:
     rows = []
     for place in over(runs, "*/*/*/seed*"):
         task, fault, arm, seed = (*place.parts[-4:-1], int(place.name[4:]))
-        events = [json.loads(x) for x in (place / "events.jsonl").read_text().splitlines()]
-        orders = [e for e in events if e["kind"] == "order"]
+        orders = [e for e in Records.read(place).events if e["kind"] == "order"]
         rows.append(
             {
                 "task": task,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def newest_tenth(rows: Sequence[Row]) -> Sequence[Row]:
     return rows[-max(10, len(rows) // 10) :]
 
 
-def values(rows: Sequence[Row], name: str) -> list[float]:
+def values(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """What a metric was in the rows that have it; what was not finite is left out."""
     return [row[name] for row in rows if row.get(name) is not None]
 
