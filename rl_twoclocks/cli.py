@@ -7,7 +7,6 @@ is not finite; 128 + n stopped by signal n with its state saved (143 for SIGTERM
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import logging
 import math
@@ -24,6 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.nearest import did_you_mean
 
 FAILED, BAD_CONFIG, NOT_FINITE = 1, 2, 3
 
@@ -322,8 +322,7 @@ def check_options(arguments: Sequence[str], known: Collection[str]) -> None:
         name = word.partition("=")[0]
         if not word.startswith("-") or name in known:
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "--help says what there is"
+        hint = did_you_mean(name, known) or "--help says what there is"
         raise ConfigError(f"unknown option {name}: {hint}")
 
 

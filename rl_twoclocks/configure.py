@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.nearest import nearest
 from rl_twoclocks.rundir import flatten
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -164,7 +164,7 @@ def _check_choice(group: str, override: Override, choices: list[str]) -> None:
         names = [str(override.value())]
     for name in names:
         if name not in (*choices, "None"):
-            near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+            near = nearest(name, choices)
             hint = f"did you mean {group}={near[0]}? " if near else ""
             raise ConfigError(f"{group}={name}: {hint}choices are {', '.join(choices)}")
 
@@ -172,12 +172,12 @@ def _check_choice(group: str, override: Override, choices: list[str]) -> None:
 def _nearest(key: str, schema: type[BaseModel]) -> str:
     known = [k for k, _ in schema_keys(schema)]
     near_groups = [] if "." in key else groups()
-    if schema is Config and (group := difflib.get_close_matches(key, near_groups, n=1, cutoff=0.7)):
+    if schema is Config and (group := nearest(key, near_groups, cutoff=0.7)):
         return f": did you mean {group[0]}?"
     last = key.rsplit(".", 1)[-1]
     same = [k for k in known if k.rsplit(".", 1)[-1] == last]
-    near = difflib.get_close_matches(key, same or known, n=1, cutoff=0.0 if same else 0.5)
+    near = nearest(key, same or known, cutoff=0.0 if same else 0.5)
     if not near:
         leaf = {k.rsplit(".", 1)[-1]: k for k in known}
-        near = [leaf[m] for m in difflib.get_close_matches(last, leaf, n=1, cutoff=0.5)]
+        near = [leaf[m] for m in nearest(last, leaf, cutoff=0.5)]
     return f": did you mean {near[0]}?" if near else "; --help lists all keys"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import fnmatch
 import hashlib
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.nearest import nearest
 
 # What may differ between two sittings of the same run: where and how, not what.
 FREE = (
@@ -130,7 +130,7 @@ def nearest_runs(path: Path, most: int = 5) -> str:
     if not path.is_absolute():
         # As it was typed: the answer can be typed the same way.
         names = [os.path.relpath(name) for name in names]
-    near = difflib.get_close_matches(str(path), names, n=most, cutoff=0.0)
+    near = nearest(str(path), names, most, cutoff=0.0)
     return f"; there are runs in {', '.join(near)}" if near else ""
 
 

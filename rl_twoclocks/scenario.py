@@ -6,12 +6,11 @@ The rules by which they are judged are in `rl_twoclocks.verdict`.
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import ScenarioConfig
 from rl_twoclocks.configure import compose, config_dir, validate
 from rl_twoclocks.diagnostics.cliff import fallen_from
+from rl_twoclocks.nearest import there_are
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
@@ -77,15 +77,9 @@ def load(name: str) -> ScenarioConfig:
         ConfigError: there is none of that name; names the nearest.
     """
     if name not in names():
-        raise ConfigError(f"scenario={name}: {_nearest(name, names())}")
+        raise ConfigError(f"scenario={name}: {there_are(name, names(), cutoff=0.3)}")
     text = (config_dir() / "lab" / f"{name}.yaml").read_text()
     return validate(yaml.safe_load(text), ScenarioConfig)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-    return (f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(known)}"
 
 
 def every_arm(scenario: ScenarioConfig) -> dict[str, list[str]]:
@@ -145,7 +139,7 @@ def run(
     every = every_arm(scenario)
     for arm in arms or ():
         if arm not in every:
-            raise ConfigError(f"arms={arm}: {_nearest(arm, every)}")
+            raise ConfigError(f"arms={arm}: {there_are(arm, every, cutoff=0.3)}")
     seeds = range(FIRST_SEED, FIRST_SEED + scenario.budgets[budget].seeds)
     todo = [(arm, seed) for seed in seeds for arm in every if arms is None or arm in arms]
     for arm in dict.fromkeys(arm for arm, _ in todo):

@@ -6,11 +6,11 @@ Pendulum and Walker2d and scored on HalfCheetah, Hopper and CartPole (docs/signs
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, fields, replace
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,13 @@ def limits(thresholds: str, overrides: dict[str, float]) -> Limits:
             negative, or lies beyond the next severe one.
     """
     if thresholds not in LIMITS:
-        near = difflib.get_close_matches(thresholds, LIMITS, n=1, cutoff=0.0)
-        raise ConfigError(f"thresholds={thresholds!r} is no set of levels: did you mean {near[0]}?")
+        hint = did_you_mean(thresholds, LIMITS, cutoff=0.0)
+        raise ConfigError(f"thresholds={thresholds!r} is no set of levels: {hint}")
     names = [field.name for field in fields(Limits)]
     for key in overrides:
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
-            raise ConfigError(f"diagnostics.limits.{key} is no level: did you mean {near[0]}?")
+            hint = did_you_mean(key, names, cutoff=0.0)
+            raise ConfigError(f"diagnostics.limits.{key} is no level: {hint}")
         if not isinstance(overrides[key], (int, float)):
             raise ConfigError(f"diagnostics.limits.{key}={overrides[key]!r} is no number")
         if not overrides[key] >= 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import re
@@ -21,6 +20,7 @@ from rl_twoclocks.envs.vector import (
     env_factory,
 )
 from rl_twoclocks.imports import import_module
+from rl_twoclocks.nearest import did_you_mean
 
 __all__ = ["BatchedEnv", "NonFiniteError", "WorkerError", "check_task", "make_env"]
 
@@ -86,9 +86,8 @@ def _unknown_argument(task: TaskConfig, error: str) -> str:
         for name, parameter in inspect.signature(make).parameters.items()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
-    near = difflib.get_close_matches(found[1], taken, n=1)
-    hint = f": did you mean {near[0]}?" if near else f"; it takes {', '.join(taken) or 'none'}"
-    return f"task.kwargs.{found[1]} is no argument of {task.env_id}{hint}"
+    hint = did_you_mean(found[1], taken) or f"it takes {', '.join(taken) or 'none'}"
+    return f"task.kwargs.{found[1]} is no argument of {task.env_id}: {hint}"
 
 
 def check_task(task: TaskConfig) -> None:
@@ -105,6 +104,5 @@ def check_task(task: TaskConfig) -> None:
     try:
         gym.spec(task.env_id)
     except gym.error.Error as error:
-        near = difflib.get_close_matches(task.env_id, list(gym.registry), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ConfigError(f"task.env_id={task.env_id!r}: {error}{hint}") from error
+        hint = did_you_mean(task.env_id, gym.registry, most=3)
+        raise ConfigError(f"task.env_id={task.env_id!r}: {error} {hint}".rstrip()) from error

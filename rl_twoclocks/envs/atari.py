@@ -6,7 +6,6 @@ are part of the package ale-py: nothing is downloaded.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from rl_twoclocks.config import ConfigError, TaskConfig
+from rl_twoclocks.nearest import did_you_mean
 
 SIZE = 84
 """Height and width of an observation, pixels."""
@@ -197,9 +197,8 @@ def _rom(game: str) -> Any:
 
     known = roms.get_all_rom_ids()
     if game not in known:
-        near = difflib.get_close_matches(game, known, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(near)}?" if near else f" There are {', '.join(known)}."
-        raise ValueError(f"task.game={game!r} is no Atari game.{hint}")
+        hint = did_you_mean(game, known, most=3) or f"there are {', '.join(known)}"
+        raise ValueError(f"task.game={game!r} is no Atari game: {hint}")
     return roms.get_rom_path(game)
 
 

@@ -8,7 +8,6 @@ next episode and no junk row can reach the learner.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import signal
@@ -25,6 +24,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rl_twoclocks.config import ConfigError, TaskConfig
 from rl_twoclocks.envs.atari import envpool_atari
 from rl_twoclocks.envs.spaces import MASK, flat_mask
+from rl_twoclocks.nearest import did_you_mean
 
 Array = np.ndarray
 WORLDS = "rl_twoclocks.worlds"
@@ -292,10 +292,9 @@ class EnvpoolVector:
         if task.game is not None:
             env_id, kwargs = envpool_atari(task)
         if env_id not in envpool.list_all_envs():
-            near = difflib.get_close_matches(env_id, envpool.list_all_envs(), n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]}? Else " if near else ""
+            hint = did_you_mean(env_id, envpool.list_all_envs(), cutoff=0.7)
             raise ConfigError(
-                f"envpool has no environment {env_id!r}: {hint}use collect.backend=gymnasium"
+                f"envpool has no environment {env_id!r}; collect.backend=gymnasium may have it. {hint}"
             )
         if task.max_episode_steps is not None:
             kwargs["max_episode_steps"] = task.max_episode_steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from rl_twoclocks.config import ConfigError, OptimConfig
+from rl_twoclocks.nearest import did_you_mean
 
 FUSED = {
     "Adam": {"lr", "betas", "eps", "weight_decay"},
@@ -38,12 +38,8 @@ def optimizer_class(name: str) -> Any:
         known.pop(key, None)
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    near = near or [key for key in known if key.lower() == name.lower()]
-    raise ConfigError(
-        f"optim.name={name!r} is in neither torch.optim nor torch_optimizer"
-        + (f": did you mean {' or '.join(near)}?" if near else f": known are {sorted(known)}")
-    )
+    hint = did_you_mean(name, known, most=3) or f"known are {sorted(known)}"
+    raise ConfigError(f"optim.name={name!r} is in neither torch.optim nor torch_optimizer: {hint}")
 
 
 def check_optimizer(config: OptimConfig) -> None:
@@ -66,10 +62,10 @@ def make_optimizer(config: OptimConfig, module: nn.Module) -> torch.optim.Optimi
     allowed = [p for p in inspect.signature(cls).parameters if p not in ("params", "lr")]
     for key in config.kwargs:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f": did you mean {near[0]}?" if near else f": known are {allowed}"
+            hint = did_you_mean(key, allowed) or f"known are {allowed}"
             raise ConfigError(
-                f"optim.kwargs.{key} is no argument of {config.name}{hint}; ~optim.kwargs.{key} drops it"
+                f"optim.kwargs.{key} is no argument of {config.name}: {hint}; "
+                f"~optim.kwargs.{key} drops it"
             )
     try:
         return cls(module.parameters(), lr=config.learning_rate, **config.kwargs)

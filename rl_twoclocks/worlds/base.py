@@ -7,7 +7,6 @@ any batch, and its whole state is a handful of integers.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
@@ -15,6 +14,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
+
+from rl_twoclocks.nearest import there_are
 
 Array = np.ndarray
 Index = np.ndarray | slice
@@ -63,9 +64,7 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
         ValueError: it is not; names the argument and the nearest choice.
     """
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}.{hint}")
+        raise ValueError(f"{name}={value!r}: {there_are(str(value), choices)}")
     return value
 
 

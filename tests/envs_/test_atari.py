@@ -284,7 +284,7 @@ def test_sticky_actions_repeat_the_last_one() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["task=atari", "task.game=pongg"], "Did you mean pong"),
+        (["task=atari", "task.game=pongg"], "did you mean pong"),
         (["task=pong", "task.kwargs.noops=3"], "noops"),
         (["task=pong", "task.kwargs.noops=3", "collect=envpool"], "noops"),
     ],

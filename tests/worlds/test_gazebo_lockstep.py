@@ -354,7 +354,7 @@ def test_a_server_that_does_not_start_is_told_with_its_log(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"joints": ["slidr"]}, "Did you mean slider"),
+        ({"joints": ["slidr"]}, "did you mean slider"),
         ({"joints": []}, "name each joint"),
         ({"joints": ["slider", "slider"]}, "once"),
         ({"frame_skip": 0}, "frame_skip=0"),

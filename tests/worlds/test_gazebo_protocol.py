@@ -73,7 +73,7 @@ def test_names_can_be_short_where_that_is_clear() -> None:
     assert [names["b::left"], names["right"]] == [1, 2]
     with pytest.raises(ValueError, match=r"no one joint 'left'.*a::left, b::left"):
         names["left"]
-    with pytest.raises(ValueError, match="Did you mean right"):
+    with pytest.raises(ValueError, match="did you mean right"):
         names["rigth"]
 
 
@@ -149,7 +149,7 @@ def test_a_world_that_cannot_be_run_is_refused(tmp_path: Path, text: str, messag
 
 def test_a_missing_world_names_the_nearest(tmp_path: Path) -> None:
     world(tmp_path, name="cartpole.world")
-    with pytest.raises(ValueError, match=r"no such file. Did you mean .*/cartpole\.world"):
+    with pytest.raises(ValueError, match=r"no such file. did you mean .*/cartpole\.world"):
         WorldFile.read(tmp_path / "cartpol.world")
 
 

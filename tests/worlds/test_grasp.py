@@ -200,7 +200,7 @@ def test_noise_has_the_deviation_asked_for() -> None:
         ({"friction": 0.0}, "friction=0.0 is outside 0.01 to 5.0: the nearest is 0.01"),
         ({"mass": 2.0}, "mass=2.0 is outside 0.01 to 1.0: the nearest is 1.0"),
         ({"spread": 0.1}, "spread=0.1 is outside 0.0 to 0.08: the nearest is 0.08"),
-        ({"reward": "spars"}, "reward='spars' .* Did you mean sparse"),
+        ({"reward": "spars"}, "reward='spars': did you mean sparse"),
     ],
 )
 def test_a_wrong_argument_names_the_nearest_right_value(

@@ -84,7 +84,7 @@ def test_the_test_split_is_evaluated_beside_the_training_one(tmp_path: Path) -> 
 @pytest.mark.parametrize("backend", ["native", "gymnasium"])
 @pytest.mark.parametrize(
     ("argument", "text"),
-    [("size=8", "nearest"), ("view=ful", "Did you mean full"), ("sise=9", "sise")],
+    [("size=8", "nearest"), ("view=ful", "did you mean full"), ("sise=9", "sise")],
 )
 def test_bad_arguments_are_named_before_anything_runs(
     backend: str, argument: str, text: str, tmp_path: Path

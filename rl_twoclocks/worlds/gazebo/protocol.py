@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import struct
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+
+from rl_twoclocks.nearest import there_are
 
 Array = np.ndarray
 VERSION = 2
@@ -38,10 +39,8 @@ class Names:
         """
         if name in self._number:
             return self._number[name]
-        near = difflib.get_close_matches(name, self._number, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        listed = ", ".join(self.scoped) or "none"
-        raise ValueError(f"the world has no one {self.kind} {name!r}.{hint} It has {listed}")
+        known = there_are(name, self._number)
+        raise ValueError(f"the world has no one {self.kind} {name!r}: {known}")
 
 
 @dataclass(frozen=True)

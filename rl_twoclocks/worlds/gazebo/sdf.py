@@ -5,11 +5,12 @@ Gazebo loads its empty world, silently, in place of one that it cannot read.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
+
+from rl_twoclocks.nearest import nearest
 
 STEP = 0.001
 """Seconds per iteration of the physics, by the Gazebo row of the safe table."""
@@ -102,5 +103,5 @@ def _nearest(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
     names = [p.name for p in path.parent.iterdir() if p.suffix in (".world", ".sdf")]
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.4)
-    return f". Did you mean {path.with_name(near[0])}?" if near else ""
+    near = nearest(path.name, names)
+    return f": did you mean {path.with_name(near[0])}?" if near else ""
