@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +18,7 @@ from pathlib import Path
 from rl_twoclocks.cli import NOT_FINITE, Stopped, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.configure import assign, compose
+from rl_twoclocks.forked import ForkedRun
 from rl_twoclocks.rundir import changed
 from rl_twoclocks.safety import settle
 
@@ -73,17 +71,13 @@ def claim(jobs: Sequence[Job]) -> None:
 
 
 @contextlib.contextmanager
-def running(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen]:
+def running(overrides: Sequence[str], log: Path) -> Iterator[ForkedRun]:
     """A run in a process of its own with one thread; when this is left, it saves its state and ends.
 
     What it prints is put at the end of `log`.
     """
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(log, "a") as file:
-        # A session of its own: the terminal's Ctrl-C reaches this process, which ends its runs.
-        run = subprocess.Popen(
-            words, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
+    log.touch()
+    run = ForkedRun(overrides, log)
     try:
         yield run
     finally:
@@ -103,8 +97,8 @@ def train(job: Job, stop: threading.Event | None = None) -> bool:
         return True
     if stop.is_set():
         return False
-    words = [sys.executable, *command[1:], assign("run_dir", place), *QUIET]
-    with running(words, _beside(place, "log")) as run:
+    overrides = [*command[len(COMMAND) :], assign("run_dir", place), *QUIET]
+    with running(overrides, _beside(place, "log")) as run:
         while run.poll() is None and not stop.wait(POLL):
             pass
     if run.returncode == NOT_FINITE:

@@ -234,8 +234,7 @@ def _trial(
 
     point = [] if trial.user_attrs.get("as_configured") else _suggest(trial, settings)
     run_dir, every = directory / _folder(trial), _interval(total)
-    command = [sys.executable, "-m", "rl_twoclocks.train", *words, *point]
-    command += [f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
+    command = [*words, *point, f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
     command += ["logger.display=none", f"eval.every_frames={every}"]
     run_dir.mkdir(parents=True, exist_ok=True)
     print(f"trial {trial.number:<4}  begins: {' '.join(point) or 'as configured'}", flush=True)

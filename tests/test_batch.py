@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -26,15 +25,15 @@ WORDS = ["task=pendulum", "seed=1"]
 
 
 def runs_made(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
-    """Let runs end with these exit codes; the list fills with their commands."""
+    """Let runs end with these exit codes; the list fills with their overrides."""
     left, made = iter(codes), []
 
-    def ended(words: list[str], **_: object) -> SimpleNamespace:
+    def ended(words: list[str], log: Path) -> SimpleNamespace:
         made.append(words)
         code = next(left)
         return SimpleNamespace(returncode=code, poll=lambda: code)
 
-    monkeypatch.setattr(batch.subprocess, "Popen", ended)
+    monkeypatch.setattr(batch, "ForkedRun", ended)
     return made
 
 
@@ -90,10 +89,11 @@ SLOW += "open(sys.argv[1], 'w').close(); time.sleep(60)"
 def test_a_signal_ends_the_runs_under_way_and_no_other_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    real, begun = subprocess.Popen, []
+    begun: list[subprocess.Popen] = []
 
-    def slow(words: list[str], **more: Any) -> subprocess.Popen:
-        begun.append(real([sys.executable, "-c", SLOW, str(tmp_path / f"on{len(begun)}")], **more))
+    def slow(words: list[str], log: Path) -> subprocess.Popen:
+        words = [sys.executable, "-c", SLOW, str(tmp_path / f"on{len(begun)}")]
+        begun.append(subprocess.Popen(words, start_new_session=True))
         return begun[-1]
 
     def send() -> None:
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_runs_under_way_and_no_other_begins(
             time.sleep(0.02)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(batch.subprocess, "Popen", slow)
+    monkeypatch.setattr(batch, "ForkedRun", slow)
     threading.Thread(target=send).start()
     before = signal.getsignal(number)
     with pytest.raises(Stopped) as stopped:

@@ -505,7 +505,7 @@ def test_a_place_with_runs_of_another_command_is_refused_before_anything_starts(
     found = tiny(tmp_path)
     (tmp_path / "fault").mkdir()
     (tmp_path / "fault" / "seed7.txt").write_text("of another scenario")
-    monkeypatch.setattr(batch.subprocess, "Popen", lambda *a, **k: pytest.fail("it began"))
+    monkeypatch.setattr(batch, "ForkedRun", lambda *a, **k: pytest.fail("it began"))
     with pytest.raises(ConfigError, match="of another command"):
         scenario.run(found, "smoke", tmp_path, jobs=1, arms=["healthy"])
 

@@ -126,15 +126,15 @@ class Process:
 
 
 def runs_end(monkeypatch: pytest.MonkeyPatch, *codes: int) -> list[list[str]]:
-    """Let trials end with these exit codes; the list fills with their commands."""
+    """Let trials end with these exit codes; the list fills with their overrides."""
     left, made = iter(codes), []
 
-    def ended(words: list[str], **_: object) -> Process:
+    def ended(words: list[str], log: Path) -> Process:
         made.append(words)
         place = next(w for w in words if w.startswith("run_dir=")).partition("=")[2]
         return Process(next(left), place.strip("'\""))
 
-    monkeypatch.setattr(batch.subprocess, "Popen", ended)
+    monkeypatch.setattr(batch, "ForkedRun", ended)
     return made
 
 
