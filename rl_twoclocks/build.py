@@ -187,6 +187,7 @@ def build(config: Config, derived: Derived) -> Parts:
         compile_step=decide_compile(config, derived, device.type == "cuda"),
         cuda_graphs=config.cuda_graphs and device.type == "cuda",
         gradient_lag=config.clocks.gradient_lag,
+        round_steps=derived.minibatches * config.clocks.update_epochs,
     )
     order = generator(config.seed, "minibatch")
     clocks, ring_seed = config.clocks, stream_seed(config.seed, "ring of policies")

@@ -92,8 +92,7 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     bounded = f"optim.max_grad_norm={min(0.25, (config.optim.max_grad_norm or 0.5) / 2):.2g}"
     # The stop comes at 1.5 x the target: at the edge of what is healthy.
     target = min(0.03, level.kl_watch * kl / 1.5, (config.algo.target_kl or 1.0) / 2)
-    stop = f"algo.target_kl={max(target, 1e-4):.2g} "
-    calmer = stop + slower if config.interventions.kl_stop else slower
+    calmer = f"algo.target_kl={max(target, 1e-4):.2g} {slower}"
     # Where the governor acts already, no override helps.
     guarded = "" if config.interventions.governor == "guard" else "interventions=guard"
     younger = "clocks.lag=0 clocks.publish_interval=1"

@@ -52,6 +52,7 @@ def clock_readings(
     passes: int,
     minibatches: int,
     used: float = 1.0,
+    keep: Tensor | None = None,
 ) -> dict[str, float]:
     """Read both clocks against the frames that a round really uses.
 
@@ -62,6 +63,7 @@ def clock_readings(
         ratio: the clock ratio B / U in force: the configured one, unless the governor changed it.
         passes, minibatches: of the round, as planned.
         used: share of the window's frames that a round draws from.
+        keep: numbers of the frames that it draws from, in the flattened window; None: all.
 
     Returns:
         `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds for
@@ -71,6 +73,9 @@ def clock_readings(
     staleness = (clocks.policy_version - versions).double()
     # What waited before it was learnt from served no round by that.
     served = staleness - staleness.min() + 1
+    if keep is not None:
+        keep = keep.to(versions.device)
+        staleness, served = staleness.flatten()[keep], served.flatten()[keep]
     measured = versions.numel() / fresh
     return {
         "clock/ratio": ratio,

@@ -152,8 +152,9 @@ class AlgoConfig(Group):
     proximal: Literal["round", "ewma"] = "round"
     """Centre of the trust region. round: the policy at the round's start; ewma: a moving average of
     the weights over optimizer steps (Hilton et al. 2022), for clock ratios above 1."""
-    proximal_decay: float = Field(default=0.889, ge=0, lt=1)
-    """ewma: decay per optimizer step; the centre lags 1 / (1 - decay) - 1 steps. Larger: older."""
+    proximal_decay: float | None = Field(default=None, ge=0, lt=1)
+    """ewma: decay per optimizer step; the centre lags 1 / (1 - decay) - 1 steps. Larger: older. null:
+    half a round's steps, as old as `round`'s centre is on average."""
 
 
 class AgcConfig(Group):

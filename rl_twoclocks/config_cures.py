@@ -137,8 +137,6 @@ class InterventionsConfig(Group):
     width: WidthConfig = WidthConfig()
     memory: MemoryConfig = MemoryConfig()
     rescue: RescueConfig = RescueConfig()
-    kl_stop: bool = True
-    """Honour `algo.target_kl`."""
     on_nonfinite: Literal["stop", "skip", "rescue"] = "rescue"
     """A loss or gradient that is not finite: end the run before the step, skip the step and count it,
     or go back as on a reward cliff, if the governor may and there is a state to go back to (else end).

@@ -31,6 +31,7 @@ from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, LEVEL, RETURN, SMO
 from rl_twoclocks.diagnostics.places import Places
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
+from rl_twoclocks.objectives import standardize
 
 LEVELS = ("off", "minimal", "default", "full")
 GRADIENTS = 16
@@ -86,7 +87,7 @@ class Diagnose:
                 self.begun += self.panel.take([alarm], self.history.round)
         if self.level > 1:
             if not self._calibrating:
-                readings |= self._data(window, ready)
+                readings |= self._data(window, ready, rollout.shape[1])
             readings |= pace_readings(rollout["reward"], rollout["terminated"])
             if lengths := [length for _, length in self.parts.episodes.finished]:
                 readings[EPISODE] = max(lengths) / rollout.shape[1]
@@ -112,9 +113,14 @@ class Diagnose:
     def measure(self, window: TensorDict, ready: Round) -> dict[str, float]:
         """All readings of one window at the present parameters, outside a run."""
         # What the run compared this window with is not what came before it.
-        self.places.counts = None
+        self.places.fresh = None
         size = {"diag/action_dims": self._dims(ready)}
-        return size | self._data(window, ready) | self._policy(ready) | self._costly(ready)
+        return (
+            size
+            | self._data(window, ready, window.shape[1])
+            | self._policy(ready)
+            | self._costly(ready)
+        )
 
     def _policy(self, ready: Round) -> dict[str, float]:
         model = self.parts.model
@@ -128,8 +134,11 @@ class Diagnose:
             current = tuple(part.flatten(0, 1) for part in segments)
         log_ratio = dist.log_prob(current, flat["action"]) - flat["behaviour_log_prob"]
         readings = policy_shift(dist, behaviour, current, log_ratio)
+        advantage = flat["advantage"]
+        if self.config.algo.normalize_advantage == "minibatch":
+            advantage = standardize(advantage)
         readings |= score.score_readings(
-            dist, behaviour, current, flat["action"], flat["advantage"], log_ratio
+            dist, behaviour, current, flat["action"], advantage, log_ratio
         )
         readings["diag/policy_variance"] = plasticity.policy_variance(dist, current)
         if issubclass(dist, Gaussian):
@@ -183,11 +192,17 @@ class Diagnose:
         """Numbers in an action."""
         return float(ready.flat["action"][0].numel())
 
-    def clocks(self, window: TensorDict, fresh: int) -> dict[str, float]:
-        """How old a window is and how often its frames serve, where `fresh` of them are new."""
+    def clocks(
+        self, window: TensorDict, fresh: int, keep: Tensor | None = None
+    ) -> dict[str, float]:
+        """How old a window is and how often its frames serve, where `fresh` of them are new.
+
+        `keep`: numbers of the frames that the round learns from, in the flattened window; None: all.
+        """
         parts, clocks = self.parts, self.config.clocks
         batch_size = parts.window.length * parts.window.num_envs
-        frames = min(clocks.sample or window.numel(), window.numel())
+        frames = window.numel() if keep is None else keep.numel()
+        frames = min(clocks.sample or frames, frames)
         return clock_readings(
             parts.clocks,
             window["policy_version"],
@@ -196,7 +211,12 @@ class Diagnose:
             self.passes,
             -(-frames // clocks.minibatch_size),
             frames / window.numel(),
+            keep,
         )
+
+    def chosen(self, window: TensorDict, fresh: int, keep: Tensor | None) -> dict[str, float]:
+        """The clocks again, against what the governor has chosen for the round: frames and passes."""
+        return self.clocks(window, fresh, keep) if self.level > 0 else {}
 
     def _some(self, ready: Round) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
         """A round's frames as the network takes them, and the policy that acted; of images a few."""
@@ -221,7 +241,8 @@ class Diagnose:
         small = small.cpu()
         return small, small
 
-    def _data(self, window: TensorDict, ready: Round) -> dict[str, float]:
+    def _data(self, window: TensorDict, ready: Round, fresh: int) -> dict[str, float]:
+        """Readings of a window whose last `fresh` columns are the newest rollout."""
         states, features = self._states(window, ready)
         raw = states
         scale = self.parts.normalizer.scale if self.config.normalize.observation else None
@@ -232,13 +253,18 @@ class Diagnose:
             features = entropy.with_actions(features, ready.flat["action"], choices)
             if scale is not None:
                 scale = torch.cat([scale.flatten(), scale.new_ones(raw.shape[1] - scale.numel())])
-        readings = self.places.readings(raw, features, scale, states, self.parts.model.sees)
+        n, columns = window.batch_size
+        newest = torch.arange(n * columns).view(n, columns)[:, -fresh:].flatten()
+        readings = self.places.readings(raw, features, scale, states, self.parts.model.sees, newest)
         # Before learning: later, targets are of newer critics than `old_value`.
         readings["diag/explained_variance"] = explained_variance(
             ready.flat["old_value"], ready.flat["target"]
         )
-        n, columns = window.batch_size
-        if columns >= SHORTEST:
+        grid = self.places.grid
+        assert grid is not None
+        # Where there are hardly more states than environments, those that stand still look as others do.
+        few = grid.discrete and grid.distinct < SHORTEST * n
+        if columns >= SHORTEST and not few:
             own = readings["diag/rollout_entropy_own_range"]
             readings["diag/places_per_env"] = 2.0**own / n
         self._keep_map()
@@ -315,7 +341,7 @@ class Diagnose:
         kept = {REWARD: float("nan"), TERMINATIONS: self.history.highest(TERMINATIONS)}
         self.history.forget(dict.fromkeys((RETURN, SMOOTHED, LEVEL, HEIGHT), score) | kept)
         self.panel.clear()
-        self.places.counts = None
+        self.places.fresh = None
         self.forgot = True
 
 

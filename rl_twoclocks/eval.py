@@ -52,6 +52,9 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
         results[kind] = evaluation.readings() | {"returns": evaluation.returns}
         mean, std = evaluation.mean, results[kind]["eval/return_std"]
         print(f"{kind:<14} {mean:.2f} +- {std:.2f} over {len(evaluation.returns)} episodes")
+    if path.name == "best.pt" and command.seed is None and not command.changed:
+        # The best of many evaluations is better than its policy: luck was chosen too.
+        print(f"{'episodes':<14} those that it was chosen by; seed=<another> draws fresh ones")
     # Beside the plain evaluation, not in its place.
     kind = "eval-changed" if command.changed else "eval"
     out = path.with_name(f"{kind}-{path.stem}.json")

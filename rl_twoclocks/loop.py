@@ -77,6 +77,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
             steering.rescue()
         else:
             ready.keep = orders.keep
+            readings |= diagnose.chosen(window, rollout.numel(), orders.keep)
             with session.name_place():
                 try:
                     readings |= parts.learner.learn(ready, orders.controls, orders.passes)

@@ -23,8 +23,8 @@ class Schedule:
         waiting = c.lag * c.update_frequency if c.lag_mode == "queue" else 0
         self.end = max((config.optim.anneal_frames or config.total_frames) - waiting, 1)
         self.first = c.update_frequency + waiting
-        kl_stop = config.algo.target_kl if config.interventions.kl_stop else None
-        self.kl_limit = math.inf if kl_stop is None else 1.5 * kl_stop
+        target = config.algo.target_kl
+        self.kl_limit = math.inf if target is None else 1.5 * target
 
     def __call__(self, frames: int) -> Controls:
         """Values for the round whose rollout ended at `frames`: full at the first, never 0."""

@@ -122,6 +122,7 @@ class Update:
         compile_step: compile the step into one graph.
         cuda_graphs: capture that graph (CUDA only).
         gradient_lag: take gradients at the parameters of so many steps ago, for experiments.
+        round_steps: optimizer steps of a round, as planned.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Update:
         compile_step: bool,
         cuda_graphs: bool = False,
         gradient_lag: int = 0,
+        round_steps: int = 16,
     ) -> None:
         """Allocate the optimizer's state; compilation happens at the first call."""
         self.flat, self.algo, self.optim = flat, algo, optim
@@ -160,6 +162,8 @@ class Update:
         # The proximal policy as a moving average of the weights, and the sum of its own weights.
         self.proximal = flat.vector.clone() if self.averaged else torch.zeros(0)
         self.proximal_weight = zero + 1
+        usual = 1 - 2 / (2 + round_steps)
+        self.proximal_decay = usual if algo.proximal_decay is None else algo.proximal_decay
         self.fused = optim.name in FUSED and set(optim.kwargs) <= FUSED[optim.name]
         # As in torch.optim.
         self.default_decay = 0.01 if optim.name == "AdamW" else 0.0
@@ -321,7 +325,7 @@ class Update:
         """Take the newest weights into the proximal policy (Hilton et al. 2022, bias-corrected)."""
         if not self.averaged:
             return
-        old = self.algo.proximal_decay * self.proximal_weight
+        old = self.proximal_decay * self.proximal_weight
         new = old + 1
         mean = self.proximal * (old / new) + self.flat.vector / new
         self.proximal.copy_(torch.where(applied > 0, mean, self.proximal))

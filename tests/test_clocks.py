@@ -82,3 +82,12 @@ def test_frames_that_waited_before_they_were_learnt_from_have_served_no_round_by
     got = clock_readings(Clocks(policy_version=9), versions, 2, 2.0, 10, 4)
     assert got["clock/staleness_max"] == 9.0
     assert (got["clock/lifetime_mean"], got["clock/lifetime_max"]) == (1.5, 2.0)
+
+
+def test_clocks_of_a_trimmed_window_are_those_of_the_frames_that_are_learnt_from() -> None:
+    versions = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4]])
+    keep = torch.tensor([2, 3, 6, 7])
+    got = clock_readings(Clocks(policy_version=4), versions, 2, 4.0, 10, 2, 0.5, keep)
+    assert (got["clock/staleness_mean"], got["clock/staleness_max"]) == (0.5, 1.0)
+    assert (got["clock/lifetime_mean"], got["clock/lifetime_max"]) == (1.5, 2.0)
+    assert got["clock/ratio_measured"] == 4.0 and got["clock/reuse"] == 20.0

@@ -12,9 +12,11 @@ from torchrl.data import Bounded
 from torchrl.data import Categorical as Choices
 
 from rl_twoclocks.config import AgcConfig, AlgoConfig, InterventionsConfig, ModelConfig, OptimConfig
+from rl_twoclocks.configure import compose
 from rl_twoclocks.models import ActorCritic
 from rl_twoclocks.optim import FlatParameters, adaptive_clip
 from rl_twoclocks.optim.agc import unit_norm
+from rl_twoclocks.schedule import Schedule
 from rl_twoclocks.update import FIELDS, READINGS, Controls, Update
 
 RATE, CLIP = 3e-3, 0.2
@@ -290,17 +292,10 @@ def test_a_kl_stop_that_never_fires_changes_no_bit() -> None:
     assert same(*ends)
 
 
-def test_a_kl_stop_that_is_switched_off_does_not_stop() -> None:
-    model = network()
-    update = Update(
-        FlatParameters(model),
-        AlgoConfig(target_kl=1e-9),
-        OptimConfig(),
-        InterventionsConfig(kl_stop=False),
-        compile_step=False,
-    )
-    frames = minibatch(model, 0)
-    assert [step(update, frames)["applied"] for _ in range(3)] == [1.0] * 3
+@pytest.mark.parametrize("mode", ["off", "observe", "guard"])
+def test_a_kl_stop_that_is_asked_for_holds_whatever_the_governor_does(mode: str) -> None:
+    config = compose(["task=cartpole", "algo.target_kl=0.01", f"interventions={mode}"])
+    assert Schedule(config)(0).kl_limit == pytest.approx(0.015)
 
 
 def test_agc_bounds_every_unit_of_the_hidden_layers_and_nothing_else() -> None:

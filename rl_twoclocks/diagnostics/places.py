@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -11,10 +12,12 @@ from rl_twoclocks.diagnostics.rollout_entropy import (
     Grid,
     duplicate_fraction,
     entropy_by_own_range,
+    entropy_of_counts,
     entropy_of_places,
     fit_grid,
     flat_states,
     on_few_values,
+    visits_of_states,
 )
 from rl_twoclocks.diagnostics.state_drift import histogram_kl
 
@@ -29,7 +32,9 @@ class Places:
         """Know nothing yet."""
         self.grid: Grid | None = None
         self.counts: Tensor | None = None
-        """Visits of each cell [side * side]; None: nothing to compare the next rollout with."""
+        """Visits of each cell [side * side] by the window."""
+        self.fresh: Tensor | None = None
+        """The same by the newest rollout; None: nothing to compare the next one with."""
         self.cells: Tensor | None = None
         """The cell of each frame [n]."""
 
@@ -40,8 +45,9 @@ class Places:
         scale: Tensor | None = None,
         states: Tensor | None = None,
         images: bool = False,
+        newest: Tensor | None = None,
     ) -> dict[str, float]:
-        """Read one rollout.
+        """Read one window.
 
         Args:
             raw: what frames are told apart by [n, ...], at its own size.
@@ -49,33 +55,40 @@ class Places:
             scale: [d], brings dimensions of `raw` to one size, at the fit; None: they have it.
             states: [n, ...], those of `raw` that are states; None: all.
             images: whether states are images, where copies say nothing.
+            newest: frames of the newest rollout [m], which drift is measured from and to; None: all.
         """
         states = raw if states is None else states
         if self.grid is None:
             discrete = on_few_values(flat_states(states))
-            self.grid = replace(fit_grid(raw, scale), discrete=discrete)
+            distinct = visits_of_states(states).numel() if discrete else 0
+            self.grid = replace(fit_grid(raw, scale), discrete=discrete, distinct=distinct)
         side, places = self.grid.side, self.grid.places(raw)
         self.cells = self.grid.within(places)
-        before, self.counts = self.counts, torch.bincount(self.cells, minlength=side * side)
+        fresh = self.cells if newest is None else self.cells[newest]
+        before, self.fresh = self.fresh, torch.bincount(fresh, minlength=side * side)
+        self.counts = torch.bincount(self.cells, minlength=side * side)
         own, _ = entropy_by_own_range(features)
-        most = torch.log2(torch.tensor(min(raw.shape[0], float(CELLS))))
+        most, bits = min(raw.shape[0], CELLS), own
+        if self.grid.discrete and self.grid.distinct < most:
+            # Of few states there is no more to be had than all of them, and two axes tell few apart.
+            most, bits = self.grid.distinct, entropy_of_counts(visits_of_states(states))
         readings = {
             "diag/rollout_entropy": entropy_of_places(places),
             "diag/rollout_entropy_own_range": own,
-            "diag/entropy_share": own / max(float(most), 1e-9),
+            "diag/entropy_share": min(bits / max(math.log2(most), 1e-9), 1.0),
         }
         # Where states repeat by nature, copies say nothing.
         if not (images or self.grid.discrete):
             readings["diag/duplicates"] = duplicate_fraction(states)
-        if before is not None and before.shape == self.counts.shape:
-            readings["diag/state_drift"] = histogram_kl(before, self.counts, side)
+        if before is not None and before.shape == self.fresh.shape:
+            readings["diag/state_drift"] = histogram_kl(before, self.fresh, side)
         return readings
 
     def state_dict(self) -> dict:
-        """Grid and counts."""
-        return {"grid": self.grid.state_dict() if self.grid else None, "counts": self.counts}
+        """Grid, and what the next rollout is compared with."""
+        return {"grid": self.grid.state_dict() if self.grid else None, "counts": self.fresh}
 
     def load_state_dict(self, state: dict) -> None:
         """Restore."""
         self.grid = Grid.from_state(state["grid"]) if state["grid"] else None
-        self.counts = state["counts"]
+        self.fresh = state["counts"]

@@ -50,6 +50,8 @@ class Grid:
     """Cells per axis over the first range."""
     discrete: bool = False
     """Whether the first states lay on few values, as in grids, where states repeat by nature."""
+    distinct: int = 0
+    """How many different ones the first states were, if `discrete`."""
 
     @property
     def side(self) -> int:
@@ -234,6 +236,11 @@ def duplicate_fraction(observation: Tensor) -> float:
     0 for a continuous environment whose episodes differ; 1 - 1/k where k of them run in parallel on
     one seed. Meaningless where few states exist (grids, boards): compare with the run's own start.
     """
+    return 1.0 - visits_of_states(observation).numel() / observation.shape[0]
+
+
+def visits_of_states(observation: Tensor) -> Tensor:
+    """How often each different state was visited [states], from frames [n, ...]."""
     # What is no number is equal to itself here.
     states = flat_states(observation).double().nan_to_num(nan=1.7e38, posinf=1.6e38, neginf=-1.6e38)
     # Exact equality by one random projection: a sort of scalars instead of rows.
@@ -241,7 +248,7 @@ def duplicate_fraction(observation: Tensor) -> float:
     direction = torch.randn(states.shape[1], generator=generator, dtype=torch.float64)
     # A row-wise sum, not a product: there, equal rows may round differently.
     key = (states * direction.to(states.device)).sum(1)
-    return 1.0 - torch.unique(key).numel() / states.shape[0]
+    return torch.unique(key, return_counts=True)[1]
 
 
 def _rounding(states: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rl_twoclocks.config import AlgoConfig, InterventionsConfig, OptimConfig
+from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.update import FIELDS, MIN_STEP_SCALE, Update
 from tests.command_envs import newest
 from tests.interventions.views import INFINITE
@@ -267,7 +269,7 @@ def test_scale_and_average_make_a_round_trip() -> None:
 
 
 def test_a_run_with_an_averaged_policy_resumes_exactly(tmp_path: Path) -> None:
-    changes = ["algo.proximal=ewma", "interventions.step.always=true"]
+    changes = ["algo.proximal=ewma", "algo.proximal_decay=0.889", "interventions.step.always=true"]
     changes += ["interventions.step.kl_target=1e-5", "optim.learning_rate=0.003"]
     whole, parts = whole_and_interrupted(tmp_path, "task=cartpole", *changes)
     assert_equal_ends(whole, parts)
@@ -277,3 +279,17 @@ def test_a_run_with_an_averaged_policy_resumes_exactly(tmp_path: Path) -> None:
     expected = sum(0.889**k for k in range(41))
     assert float(update["proximal_weight"]) == pytest.approx(expected, rel=1e-4)
     assert not torch.equal(update["proximal"], newest(parts)["parameters"])
+
+
+@pytest.mark.parametrize(("steps", "decay"), [(16, 8 / 9), (320, 160 / 161), (2, 0.5)])
+def test_an_averaged_centre_is_as_old_as_half_a_round_unless_told_otherwise(
+    steps: int, decay: float
+) -> None:
+    algo = AlgoConfig(proximal="ewma")
+    parts = (algo, OptimConfig(), InterventionsConfig())
+    update = Update(FlatParameters(network()), *parts, compile_step=False, round_steps=steps)
+    assert update.proximal_decay == pytest.approx(decay)
+    assert 1 / (1 - update.proximal_decay) - 1 == pytest.approx(steps / 2)
+    algo.proximal_decay = 0.75
+    update = Update(FlatParameters(network()), *parts, compile_step=False, round_steps=steps)
+    assert update.proximal_decay == 0.75
