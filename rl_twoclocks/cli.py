@@ -103,6 +103,11 @@ class Sweep:
         with open(os.environ[cls.VARIABLE], "a") as file:
             file.write(json.dumps(row) + "\n")
 
+    @property
+    def begun(self) -> bool:
+        """Whether any job has said how it ended."""
+        return os.path.getsize(self.path) > 0
+
     def close(self) -> int:
         """Say which jobs failed, as the last lines; return the first failure's exit code, or 0.
 
@@ -142,6 +147,8 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
         sys.exit(_search(swept[-1].partition("=")[2], [a for a in arguments if a not in swept]))
     code = 0
     multirun = any(a in _MULTIRUN for a in arguments)
+    if any(a.startswith(_JOBS) for a in arguments):
+        sys.exit(_at_once(arguments, multirun, schema))
 
     def attempt(values: Any) -> Any:
         nonlocal code
@@ -183,8 +190,15 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     sweep = Sweep(jobs)
     try:
         run()
+    except SystemExit as error:
+        if error.code == FAILED and not sweep.begun:
+            # Hydra has said what is wrong with its own settings.
+            os.unlink(sweep.path)
+            sys.exit(BAD_CONFIG)
+        raise
     finally:
-        code = sweep.close()
+        if os.path.exists(sweep.path):
+            code = sweep.close()
     sys.exit(code)
 
 
@@ -193,6 +207,26 @@ def _search(name: str, overrides: list[str]) -> int:
 
     try:
         return run_sweep(name, overrides)
+    except Exception as error:
+        return explain(error)
+
+
+def _at_once(arguments: list[str], multirun: bool, schema: type[BaseModel]) -> int:
+    """Run `-m sweep.jobs=<n> ...` in processes of its own; return an exit code."""
+    from rl_twoclocks.configure import check_overrides
+    from rl_twoclocks.multirun import run_jobs
+
+    number = next(a for a in reversed(arguments) if a.startswith(_JOBS)).removeprefix(_JOBS)
+    words = [a for a in arguments if not a.startswith(_JOBS) and a not in _MULTIRUN]
+    try:
+        if not multirun:
+            raise ConfigError(f"{_JOBS}{number} is for several runs: add -m, or sweep=optuna")
+        if not number.isdigit() or int(number) < 1:
+            raise ConfigError(f"{_JOBS}{number}: how many jobs at a time, 1 or more")
+        if mixed := [a for a in words if a.startswith(("-", "hydra", "run_dir="))]:
+            raise ConfigError(f"{mixed[0]} does not go with {_JOBS}{number}: leave one of them out")
+        check_overrides(words, schema)
+        return run_jobs(words, int(number))
     except Exception as error:
         return explain(error)
 
@@ -274,6 +308,7 @@ def _check_places(overrides: Sequence[Any]) -> None:
 
 
 _MULTIRUN = ("-m", "--multirun")
+_JOBS = "sweep.jobs="
 
 
 def _overrides(arguments: list[str]) -> list[str]:

@@ -33,6 +33,7 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     from rl_twoclocks import state
     from rl_twoclocks.record import checkpoint
     from rl_twoclocks.rundir import write_text
+    from rl_twoclocks.seeding import env_seeds
 
     path = find(Path(command.checkpoint).expanduser())
     saved = checkpoint.load(path)
@@ -42,6 +43,8 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
     if command.changed:
         results["changed"] = command.changed
     config = _asked(command, config)
+    seed = config.seed if config.eval.seed is None else config.eval.seed
+    results["env_seeds"] = env_seeds(seed, "evaluation", min(command.num_envs, command.episodes))
     if command.video:
         # Before the evaluation, which may take long.
         from rl_twoclocks.record.video import drawable

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -167,21 +168,21 @@ def export(command: ExportCommandConfig) -> list[Path]:
     saved = checkpoint.load(path)
     state.check(saved)
     out = Path(command.out).expanduser() if command.out else path.parent / "export"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        # Before the work, not after it: a folder that cannot be written to is found out here.
-        (out / ".partial").touch()
-        (out / ".partial").unlink()
-    except OSError as error:
-        raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
     policy, sha256 = deployed(saved), hashlib.sha256(path.read_bytes()).hexdigest()
-    _clear(out, name, sha256)
-    written = []
-    if torch_too:
-        written.append(_torch_program(policy, out / f"{name}.pt2"))
-    if onnx:
-        written.append(_onnx(policy, out / f"{name}.onnx"))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # Aside until all is written and checked: what was exported before stays whole if this fails.
+        with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as aside:
+            made = []
+            if torch_too:
+                made.append(_torch_program(policy, Path(aside) / f"{name}.pt2"))
+            if onnx:
+                made.append(_onnx(policy, Path(aside) / f"{name}.onnx"))
+            _clear(out, name, sha256)
+            written = [file.replace(out / file.name) for file in made]
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from error
     layout = {"layout": policy.layout} if policy.layout else {}
     facts = {
         "checkpoint": str(path.absolute()),

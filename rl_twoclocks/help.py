@@ -86,7 +86,12 @@ def help_text(name: str, schema: type[BaseModel]) -> str:
                 initial_indent="      ",
                 subsequent_indent="      ",
             )
-    lines += ["", "Hydra's own options: --hydra-help. To see a resolved configuration: --cfg job"]
+    if schema is Config:
+        lines += [
+            "",
+            "Several runs: -m key=1,2,3; two at a time: -m sweep.jobs=2 ...; a search: sweep=optuna.",
+            "Hydra's own options: --hydra-help. To see a resolved configuration: --cfg job",
+        ]
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ import yaml
 from rl_twoclocks.cli import NOT_FINITE, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.config_commands import AxisConfig, SweepConfig
+from rl_twoclocks.nearest import there_are
 from rl_twoclocks.rundir import essence, held, in_use, plain
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         raise ConfigError("a search cannot be combined with -m: give the seed as sweep.seed")
     if any(word.startswith("seed=") for word in words):
         raise ConfigError("the seed of a search is sweep.seed, not seed")
+    given = {word.lstrip("+~").partition("=")[0] for word in words}
+    if fixed := sorted(given & settings.space.keys()):
+        print(f"fixed       {', '.join(fixed)}: given on the command line, not searched")
+    space = {key: axis for key, axis in settings.space.items() if key not in given}
+    settings = settings.model_copy(update={"space": space})
     config = check(settings, words)
     directory = place(settings, config)
     # Trials that fail or are stopped are told in our own words.
@@ -116,7 +122,7 @@ def _take_up(study: optuna.Study, directory: Path) -> None:
     for folder, trial in latest.items():
         if trial.state == TrialState.RUNNING:
             study.tell(trial.number, state=TrialState.FAIL)
-        if trial.state in (TrialState.RUNNING, TrialState.FAIL) and not _counts(trial):
+        if not _counts(trial) and trial.state != TrialState.WAITING:
             told = {"folder": folder, "as_configured": trial.user_attrs.get("as_configured", False)}
             study.enqueue_trial(trial.params, user_attrs=told)
 
@@ -126,11 +132,9 @@ def _folder(trial: optuna.Trial | optuna.trial.FrozenTrial) -> str:
 
 
 def _counts(trial: optuna.trial.FrozenTrial) -> bool:
-    """Whether a trial is over for good; one that was interrupted is not."""
+    """Whether a trial is over; one that failed or was interrupted is made again in the next sitting."""
     from optuna.trial import TrialState
 
-    if trial.state == TrialState.FAIL:
-        return trial.user_attrs.get("failed", False)
     return trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -150,11 +154,14 @@ def load(name: str, overrides: list[str]) -> SweepConfig:
 
     path = config_dir() / "sweep" / f"{name}.yaml"
     if not path.is_file():
-        choices = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
-        raise ConfigError(f"sweep={name}: choices are {choices}")
+        known = sorted(p.stem for p in path.parent.glob("*.yaml"))
+        raise ConfigError(f"sweep={name}: {there_are(name, known)}")
     dotlist = OmegaConf.from_dotlist([o.removeprefix("sweep.") for o in overrides])
     own: dict[str, Any] = OmegaConf.to_container(dotlist)  # type: ignore[assignment]
-    values = {"space": {}} | yaml.safe_load(path.read_text())
+    try:
+        values = {"space": {}} | yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, TypeError) as error:
+        raise ConfigError(f"{path} is no YAML of keys and values: {error}") from error
     space = own.pop("space", {})
     if not isinstance(space, dict):
         raise ConfigError(f"sweep.space={space}: write sweep.space.<key>.choices=[...]")
@@ -236,8 +243,16 @@ def _trial(
     run_dir, every = directory / _folder(trial), _interval(total)
     command = [*words, *point, f"seed={settings.seed}", assign("run_dir", run_dir), "logger=jsonl"]
     command += ["logger.display=none", f"eval.every_frames={every}"]
+    alike = next((t for t in trial.study.trials if _same_point(t, trial)), None)
+    if alike is not None:
+        print(
+            f"trial {trial.number:<4}  is trial {alike.number} again: {alike.value:.4g}", flush=True
+        )
+        assert alike.value is not None
+        return alike.value
     run_dir.mkdir(parents=True, exist_ok=True)
-    print(f"trial {trial.number:<4}  begins: {' '.join(point) or 'as configured'}", flush=True)
+    what = " ".join(point) or "as configured"
+    print(f"trial {trial.number:<4}  begins in {run_dir.name}: {what}", flush=True)
     seen, log = 0, directory / f"{run_dir.name}.log"
     with running(command, log) as process:
         while process.poll() is None:
@@ -266,13 +281,21 @@ def _trial(
         if process.returncode < 0:
             why = f"killed by {signal.Signals(-process.returncode).name}"
         trial.set_user_attr("why", why)
-        # The same command would come to the same error; what was killed goes on.
-        trial.set_user_attr("failed", 0 <= process.returncode < 128)
         print(f"trial {trial.number:<4}  failed: {why}", flush=True)
         raise TrialFailed(why)
     value = json.loads(result.read_text())["return_mean"]
     print(f"trial {trial.number:<4}  {value:.4g}  {' '.join(point) or 'as configured'}", flush=True)
     return value
+
+
+def _same_point(other: optuna.trial.FrozenTrial, trial: optuna.Trial) -> bool:
+    """Whether another trial has finished at this trial's point: with one seed it would end alike."""
+    from optuna.trial import TrialState
+
+    first = bool(trial.user_attrs.get("as_configured"))
+    same = other.params == trial.params
+    same &= first == bool(other.user_attrs.get("as_configured")) or not trial.params
+    return other.state == TrialState.COMPLETE and other.number != trial.number and same
 
 
 def _interval(total: int) -> int:
@@ -322,15 +345,15 @@ def _summary(study: optuna.Study, words: list[str], directory: Path, total: int)
     with open(directory / "trials.csv", "w", newline="") as file:
         keys = sorted({key for t in latest for key in t.params})
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["trial", "state", "return_mean", *keys])
+        writer.writerow(["trial", "folder", "state", "return_mean", *keys])
         for t in latest:
             row = [t.params.get(key, "") for key in keys]
-            writer.writerow([t.number, t.state.name.lower(), t.value, *row])
+            writer.writerow([t.number, _folder(t), t.state.name.lower(), t.value, *row])
     counts = f"{len(finished)} done, {len(pruned)} pruned, {len(failed)} failed"
     print(f"sweep       {counts} of {len(finished) + len(pruned) + len(failed)} trials")
     for t in failed:
-        more = "" if _counts(t) else "; the same command goes on with it"
-        print(f"failed      trial {t.number}: {t.user_attrs.get('why')}{more}")
+        why = t.user_attrs.get("why")
+        print(f"failed      trial {t.number}: {why}; the same command tries it again")
     if not finished:
         return 1
     best = study.best_trial
@@ -338,7 +361,7 @@ def _summary(study: optuna.Study, words: list[str], directory: Path, total: int)
     first = next((t for t in finished if t.user_attrs.get("as_configured")), None)
     if first is not None:
         print(f"configured  {first.value:.6g}")
-    print(f"best        {best.value:.6g} (trial {best.number})")
+    print(f"best        {best.value:.6g} (trial {best.number}, in {_folder(best)})")
     # As often as the trial was evaluated: with the governor on, evaluations may order a rescue.
     best_words = [*words, *point, f"eval.every_frames={_interval(total)}"]
     print(f"command     python -m rl_twoclocks.train {shlex.join(best_words)}")

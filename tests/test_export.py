@@ -147,3 +147,26 @@ def test_what_onnx_lacks_is_said_before_anything_is_written(
     with pytest.raises(ConfigError, match="format=both needs no_such_package"):
         export(ExportCommandConfig(checkpoint=str(tmp_path / "run"), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("breaks", ["_compare", "_torch_program"])
+def test_an_export_that_fails_leaves_the_one_before_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    run(tmp_path / "run", "task=pendulum", rounds=2)
+    wanted = ExportCommandConfig(checkpoint=str(tmp_path / "run"), format="torch")
+    export(wanted)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run" / "export").iterdir()}
+    run(tmp_path / "run", "task=pendulum", "seed=3", "on_existing=overwrite", rounds=2)
+    (tmp_path / "run" / "export").mkdir(exist_ok=True)
+    for name, data in before.items():
+        (tmp_path / "run" / "export" / name).write_bytes(data)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"rl_twoclocks.export.{breaks}", full)
+    with pytest.raises(ConfigError, match="cannot be written to: No space left"):
+        export(wanted)
+    after = {p.name: p.read_bytes() for p in (tmp_path / "run" / "export").iterdir()}
+    assert after == before and {Path(name).suffix for name in before} == {".pt2", ".json"}

@@ -489,3 +489,12 @@ def test_a_page_that_cannot_be_written_is_an_error_in_plain_words(
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         write(runs.read_runs([folder]), tmp_path / "file" / "r.html")
+
+
+def test_a_folder_of_runs_stands_for_its_runs(config: dict[str, Any], tmp_path: Path) -> None:
+    for seed in (1, 2, 10):
+        make(tmp_path / "experiment" / f"seed{seed}", config, seed=seed)
+    found = runs.read_runs([tmp_path / "experiment"])
+    assert [run.directory.name for run in found] == ["seed1", "seed2", "seed10"]
+    with pytest.raises(ConfigError):
+        runs.read_runs([tmp_path])

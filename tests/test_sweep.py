@@ -17,7 +17,7 @@ import pytest
 
 from rl_twoclocks import ConfigError, batch, compose, sweep
 from rl_twoclocks.cli import NOT_FINITE, Sweep, _jobs
-from rl_twoclocks.config_commands import SweepConfig
+from rl_twoclocks.config_commands import AxisConfig, SweepConfig
 from rl_twoclocks.configure import validate
 from rl_twoclocks.sweep import _suggest, check, load, place, run_sweep
 from tests.command_envs import command, tiny
@@ -78,7 +78,7 @@ def test_a_wrong_setting_of_the_sweep_is_refused(override: str, message: str) ->
 
 
 def test_an_unknown_sweep_lists_what_there_is() -> None:
-    with pytest.raises(ConfigError, match="choices are optuna"):
+    with pytest.raises(ConfigError, match="did you mean optuna"):
         load("optun", [])
 
 
@@ -142,19 +142,55 @@ def told(words: list[str], *keys: str) -> list[str]:
     return [w for w in words if w.partition("=")[0] in keys]
 
 
-@pytest.mark.parametrize("code", [-9, 143, 137])
-def test_a_trial_that_was_killed_goes_on_in_its_own_folder(
+@pytest.mark.parametrize("code", [-9, 143, 137, 1])
+def test_a_trial_that_was_killed_or_failed_goes_on_in_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     made = runs_end(monkeypatch, 0, code, 0, 0)
     assert run_sweep("optuna", small(tmp_path, 2)) == 1
-    assert "the same command goes on with it" in capsys.readouterr().out
+    assert "the same command tries it again" in capsys.readouterr().out
     assert run_sweep("optuna", small(tmp_path, 2)) == 0
     # The same point, in the same folder: the run there goes on from its checkpoint.
     assert made[2] == made[1] and "trial1" in told(made[2], "run_dir")[0]
     assert "2 done, 0 pruned, 0 failed of 2 trials" in capsys.readouterr().out
     # What is over is over.
     assert run_sweep("optuna", small(tmp_path, 2)) == 0 and len(made) == 3
+
+
+def test_what_the_command_line_gives_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = runs_end(monkeypatch, 0, 0, 0)
+    assert run_sweep("optuna", [*small(tmp_path, 3), "algo.gamma=0.5"]) == 0
+    assert "fixed       algo.gamma" in capsys.readouterr().out
+    assert [told(words, "algo.gamma") for words in made] == [["algo.gamma=0.5"]] * 3
+
+
+def test_a_point_that_comes_again_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = runs_end(monkeypatch, *[0] * 6)
+    settings = load("optuna", ["sweep.trials=6", f"sweep.directory={tmp_path}"])
+    space = {"algo.gamma": AxisConfig(choices=[0.9, 0.95])}
+    settings = settings.model_copy(update={"space": space})
+    monkeypatch.setattr(sweep, "load", lambda *_: settings)
+    words = [w for w in small(tmp_path, 6) if not w.startswith("sweep.")]
+    assert run_sweep("optuna", words) == 0
+    # As configured, and both choices: the other three are repetitions.
+    assert len(made) == 3
+    assert capsys.readouterr().out.count("again: 1") == 3
+
+
+def test_a_sweeps_file_that_is_no_yaml_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text("space: {a: [")
+    monkeypatch.setattr("rl_twoclocks.configure.config_dir", lambda: tmp_path)
+    with pytest.raises(ConfigError, match=r"mine.yaml is no YAML"):
+        sweep.load("mine", [])
+    with pytest.raises(ConfigError, match="did you mean mine"):
+        sweep.load("mina", [])
 
 
 def test_a_search_that_was_killed_goes_on_with_its_trial(

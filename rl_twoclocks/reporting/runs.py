@@ -119,15 +119,24 @@ class Experiment:
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """Read several run directories, each once.
+    """Read several run directories, each once; a folder of runs (`seed1`, `seed2`) stands for them.
 
     Raises:
         ConfigError: a path is no run directory; names the nearest that are.
     """
     if not paths:
         raise ConfigError("name at least one run directory")
-    directories = list(dict.fromkeys(_checked(Path(p).expanduser()).resolve() for p in paths))
+    wanted = [run for path in paths for run in _runs_of(Path(path).expanduser())]
+    directories = list(dict.fromkeys(_checked(path).resolve() for path in wanted))
     return [read_run(d, label) for d, label in zip(directories, labels(directories), strict=True)]
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """The path itself, or the runs that lie in it if it is none."""
+    if (path / "metrics.jsonl").exists():
+        return [path]
+    inside = [p.parent for p in path.glob("*/metrics.jsonl")]
+    return sorted(inside, key=lambda p: (len(p.name), p.name)) or [path]
 
 
 def experiments(runs: Sequence[Run]) -> list[Experiment]:

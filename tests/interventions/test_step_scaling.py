@@ -290,6 +290,6 @@ def test_an_averaged_centre_is_as_old_as_half_a_round_unless_told_otherwise(
     update = Update(FlatParameters(network()), *parts, compile_step=False, round_steps=steps)
     assert update.proximal_decay == pytest.approx(decay)
     assert 1 / (1 - update.proximal_decay) - 1 == pytest.approx(steps / 2)
-    algo.proximal_decay = 0.75
+    parts = (AlgoConfig(proximal="ewma", proximal_decay=0.75), OptimConfig(), InterventionsConfig())
     update = Update(FlatParameters(network()), *parts, compile_step=False, round_steps=steps)
     assert update.proximal_decay == 0.75
