@@ -23,7 +23,7 @@ def test_both_pages_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (one["runs"], one["different"], one["frames"]) == ("1", "1", str(ROUNDS * U))
     assert (twenty["runs"], twenty["different"]) == ("20", "2")
     assert 20_000 < int(one["bytes"]) < int(twenty["bytes"]) < 20 * int(one["bytes"])
-    assert report_size.main([str(tmp_path / "run"), "--out", str(out)]) == 2
+    assert report_size.main([str(tmp_path), "--out", str(out)]) == 2
     assert "there are runs in" in capsys.readouterr().err
 
 
