@@ -433,10 +433,13 @@ def test_junk_in_an_old_partition_does_not_move_the_clock_of_the_frames(
 def test_a_generator_that_hangs_is_replaced_while_others_go_on(
     server: Server, tmp_path: Path
 ) -> None:
-    more = ["collect.workers=2", "collect.slots=4"]
+    # Room for more than the other one can fill: who has no room is not taken for hung.
+    more = ["collect.workers=2", "collect.slots=4096"]
     config = run_config("Target", tmp_path, *words(server), *more)
     with collecting(config) as (_, redis):
-        redis.next(0, None)
+        # From here on both are under way, and who is silent is not starting.
+        while len(redis.queue.readings().sent) < 2:
+            redis.next(0, None)
         redis.collect = config.collect.model_copy(update={"patience": 3.0})
         hung = redis.local[0].process
         os.kill(hung.pid, signal.SIGSTOP)
