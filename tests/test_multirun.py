@@ -106,7 +106,10 @@ def test_a_signal_lets_the_jobs_under_way_save_their_state(
     while len(rows(at)) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     sweep.send_signal(number)
-    said = sweep.communicate(timeout=60)[0]
+    try:
+        said = sweep.communicate(timeout=60)[0]
+    finally:
+        sweep.terminate()
     assert sweep.returncode == 128 + number, said
     assert "the same command goes on" in said
     saved = {p.parent.name for p in at.glob("runs/*/*/seed*/checkpoint-*.pt")}
