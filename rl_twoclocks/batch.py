@@ -11,9 +11,10 @@ import contextlib
 import functools
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from rl_twoclocks.cli import NOT_FINITE, Stopped, stoppable
 from rl_twoclocks.config import Config, ConfigError
@@ -27,6 +28,8 @@ QUIET = ("logger.display=none", "diagnostics.pictures=false")
 """What changes no number."""
 POLL = 0.2
 """Seconds between two looks at whether a run has ended."""
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 Job = tuple[Sequence[str], Path]
 """`[*COMMAND, *overrides]`, and the run directory."""
 
@@ -86,6 +89,30 @@ def running(overrides: Sequence[str], log: Path) -> Iterator[ForkedRun]:
             run.wait()
 
 
+def run_to_end(overrides: Sequence[str], log: Path, stop: threading.Event) -> int:
+    """Train one run, until it ends or `stop` is set; return its exit code, negative for a signal."""
+    with running(overrides, log) as run:
+        while run.poll() is None and not stop.wait(POLL):
+            pass
+    return run.returncode
+
+
+def several(
+    do: Callable[[Item, threading.Event], Done], items: Sequence[Item], at_a_time: int
+) -> list[Done]:
+    """Call `do(item, stop)` for items in order, several at a time; return what came of each.
+
+    Raises:
+        Stopped: a signal came; `stop` was set, and whatever was under way has ended.
+    """
+    with stoppable() as stop:
+        try:
+            with ThreadPoolExecutor(at_a_time) as pool:
+                return list(pool.map(lambda item: do(item, stop), items))
+        except KeyboardInterrupt as error:
+            raise Stopped(signal.Signals(error.args[0]).name) from None
+
+
 def train(job: Job, stop: threading.Event | None = None) -> bool:
     """Train one run, or go on with it, unless it is over; return whether it is over now.
 
@@ -98,14 +125,12 @@ def train(job: Job, stop: threading.Event | None = None) -> bool:
     if stop.is_set():
         return False
     overrides = [*command[len(COMMAND) :], assign("run_dir", place), *QUIET]
-    with running(overrides, _beside(place, "log")) as run:
-        while run.poll() is None and not stop.wait(POLL):
-            pass
-    if run.returncode == NOT_FINITE:
+    code = run_to_end(overrides, _beside(place, "log"), stop)
+    if code == NOT_FINITE:
         diverged_file(place).touch()
-    said = {0: "done", NOT_FINITE: "diverged"}.get(run.returncode, f"exit code {run.returncode}")
+    said = {0: "done", NOT_FINITE: "diverged"}.get(code, f"exit code {code}")
     print(f"{place.parent.name} {place.name}: {said}", flush=True)
-    return run.returncode in (0, NOT_FINITE)
+    return code in (0, NOT_FINITE)
 
 
 def train_all(jobs: Sequence[Job], at_a_time: int) -> list[Path]:
@@ -116,12 +141,7 @@ def train_all(jobs: Sequence[Job], at_a_time: int) -> list[Path]:
         Stopped: a signal came; runs that were under way have saved their state.
     """
     claim(jobs)
-    with stoppable() as stop:
-        try:
-            with ThreadPoolExecutor(at_a_time) as pool:
-                done = list(pool.map(lambda job: train(job, stop), jobs))
-        except KeyboardInterrupt as error:
-            raise Stopped(signal.Signals(error.args[0]).name) from None
+    done = several(train, jobs, at_a_time)
     return [place for (_, place), over in zip(jobs, done, strict=True) if not over]
 
 

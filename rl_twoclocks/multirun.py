@@ -11,16 +11,11 @@ import json
 import signal
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_twoclocks.batch import running
-from rl_twoclocks.cli import Stopped, stoppable
+from rl_twoclocks.batch import run_to_end, several
 from rl_twoclocks.config import ConfigError
-
-POLL = 0.2
-"""Seconds between two looks at whether a job has ended."""
 
 
 @dataclass
@@ -52,12 +47,7 @@ def run_jobs(overrides: Sequence[str], at_a_time: int) -> int:
     """
     jobs = plan(overrides)
     print(f"sweep       {len(jobs)} jobs, {at_a_time} at a time", flush=True)
-    with stoppable() as stop:
-        try:
-            with ThreadPoolExecutor(at_a_time) as pool:
-                list(pool.map(lambda job: _train(job, stop), jobs))
-        except KeyboardInterrupt as error:
-            raise Stopped(signal.Signals(error.args[0]).name) from None
+    several(_train, jobs, at_a_time)
     return summary(jobs)
 
 
@@ -100,10 +90,7 @@ def _train(job: Job, stop: threading.Event) -> None:
     if stop.is_set():
         return
     job.place.parent.mkdir(parents=True, exist_ok=True)
-    with running([*job.overrides, "logger.display=none"], job.log) as run:
-        while run.poll() is None and not stop.wait(POLL):
-            pass
-    job.code = run.returncode
+    job.code = run_to_end([*job.overrides, "logger.display=none"], job.log, stop)
     print(f"job {job.number:<7} {_became(job)}: {' '.join(job.overrides)}", flush=True)
 
 
