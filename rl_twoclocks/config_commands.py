@@ -84,6 +84,8 @@ class ScenarioConfig(Group):
     """Which rule decides, in plain words; written before the runs."""
     reading: str = "eval/return_mean"
     """Which reading of an evaluation is scored."""
+    judged_by: Literal["score", "collapses"] = "score"
+    """What fault and cure are judged by: scores, or shares of the runs that collapsed."""
     random: float
     """That reading of a random policy: the zero of scores."""
     arms: dict[str, list[str]]

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from rl_twoclocks.scenario import Run
     from rl_twoclocks.verdict import Conclusion
 
+RULES = """The failure reproduces if the fault's interquartile mean lies below 0.6 of healthy and the
+intervals do not touch; the cure cures from 0.9 on, with an interval above the fault's and above 0.6.
+Judged by collapses, more runs of the fault than of the healthy arm, and fewer of the cure than of the
+fault, have to collapse. A collapse is a fall by more than half, for three evaluations in a row, from at
+least 0.3 of what the healthy arm gains. A run that diverged scores 0, and none scores less. A warning is
+an alarm that no healthy run raised and that does not only read what the scenario set. A further claim
+holds if the interval of the difference between its two arms does not reach 0."""
 MOST = 8
 """Controls up to which their curves are drawn too."""
 
@@ -71,11 +78,7 @@ def _made(scenario: ScenarioConfig, conclusion: Conclusion) -> str:
     )
     return f"""<p>{conclusion.seeds} seeds, budget {escape(conclusion.budget)}; every run's command is in
 results.csv.</p><ul>{arms}</ul>
-<p>Rule, written down before the runs: {escape(scenario.rule)} The failure reproduces if the fault's
-interquartile mean lies below 0.6 of healthy and the intervals do not touch; the cure cures from 0.9 on,
-with an interval above the fault's and above 0.6. A collapse is a fall by more than half, for three
-evaluations in a row, from at least 0.3 of what the healthy arm gains. A run that diverged scores 0. A
-further claim holds if the interval of the difference between its two arms does not reach 0.</p>"""
+<p>Rule, written down before the runs: {escape(scenario.rule)} {RULES}</p>"""
 
 
 def _figure(scenario: ScenarioConfig, runs: Sequence[Run]) -> Figure:

@@ -34,7 +34,10 @@ HEIGHT = 0.3
 """Share of what the healthy arm gains that a run has to have gained before it can fall."""
 FIRST_SEED = 501
 """Nothing was tuned on this seed or the ones after it."""
-COLUMNS = ("arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms")
+COLUMNS = (
+    "arm", "seed", "frames", "value", "fall_frames", "stood_round", "collapse_round", "diverged",
+    "alarms",
+)  # fmt: skip
 """Of results.csv; then the readings that the scenario shows, the budget, and the run's command."""
 TYPED = " ".join(COMMAND)
 
@@ -63,6 +66,8 @@ class Run:
     """Its budget, agent decisions."""
     diverged: bool = False
     """Whether it ended because a number was not finite: counts as a random policy, and as fallen."""
+    stood: int | None = None
+    """Round of the last evaluation before the collapse: the fall lies between the two."""
 
 
 def names() -> list[str]:
@@ -228,9 +233,13 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> 
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]
     fall = fallen_from(values, scenario.random, least)
-    fallen = None if fall is None else evaluated[fall]
-    if diverged and fallen is None:
-        fallen = rows[-1] if rows else {"frames": 0, "clock/policy_version": 0}
+    nothing: dict[str, Any] = {"frames": 0, "clock/policy_version": 0}
+    fallen, before = None, nothing
+    if fall is not None:
+        fallen, before = evaluated[fall], evaluated[fall - 1]
+    elif diverged:
+        # To the round: what went before was learnt from.
+        fallen = before = rows[-1] if rows else nothing
     alarms: dict[str, int] = {}
     for event in read_events(directory / "events.jsonl"):
         if event["kind"] == "alarm" and event["severity"] in ("warn", "danger"):
@@ -246,6 +255,7 @@ def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> 
         value=_value(scenario, directory, rows),
         fall=None if fallen is None else int(fallen["frames"]),
         collapse=None if fallen is None else int(fallen["clock/policy_version"]),
+        stood=None if fallen is None else int(before["clock/policy_version"]),
         diverged=diverged,
         alarms=alarms,
         shown=shown,
@@ -263,7 +273,7 @@ def write_results(scenario: ScenarioConfig, budget: str, runs: Sequence[Run], pa
         for one in runs:
             alarms = " ".join(f"{name}@{number}" for name, number in one.alarms.items())
             row: list[Any] = [one.arm, one.seed, one.frames]
-            row += [f"{one.value:.6g}", one.fall, one.collapse]
+            row += [f"{one.value:.6g}", one.fall, one.stood, one.collapse]
             row += [int(one.diverged), alarms]
             row += [f"{one.shown[n]:.4g}" if n in one.shown else "" for n in scenario.shown]
             writer.writerow([*row, budget, f"{TYPED} {one.command}".strip()])
@@ -284,6 +294,7 @@ def _of_row(scenario: ScenarioConfig, row: dict[str, str]) -> Run:
         value=float(row["value"]),
         fall=int(row["fall_frames"]) if row["fall_frames"] else None,
         collapse=int(row["collapse_round"]) if row["collapse_round"] else None,
+        stood=int(row["stood_round"]) if row["stood_round"] else None,
         diverged=row["diverged"] == "1",
         alarms={name: int(number) for name, _, number in pairs},
         command=row["command"].removeprefix(TYPED).strip(),

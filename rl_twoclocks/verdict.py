@@ -1,27 +1,33 @@
 """The rules by which scenarios of the lab are judged; the same for all, and older than any result.
 
 A run's score is (reading of its last evaluation - random) / (interquartile mean of the healthy arm -
-random); an arm of another task has a healthy arm of its own. A run that diverges scores 0. The failure
-*reproduces* if the fault's interquartile mean lies below 0.6 and the intervals of fault and healthy do
-not touch, and it does *not* if the fault's whole interval lies above 0.6; else nothing is shown. The
-cure *cures* if its interquartile mean is at least 0.9 and its interval lies above the fault's and above
-0.6, and it does *not* if its whole interval lies below 0.9; else it is not shown. With fewer than five
-seeds, or fewer than the budget has, or a healthy arm whose interval reaches down to random, nothing is
-decided, of fault, cure and further claims. Intervals are 95 % bootstrap intervals over seeds (of ten
-seeds they cover some 91 %, of five 88 %), of scores with the seeds of the healthy arm drawn too; of one
-share of runs, Wilson's. Claims are judged one by one: where none were true, some 4 in 100 would be told
-to hold or not to.
+random), and not less than 0: to be stuck is no worse than to diverge. An arm of another task has a
+healthy arm of its own. A run that diverges scores 0. The failure *reproduces* if the fault's
+interquartile mean lies below 0.6 and the intervals of fault and healthy do not touch, and it does *not*
+if the fault's whole interval lies above 0.6; else nothing is shown. The cure *cures* if its
+interquartile mean is at least 0.9 and its interval lies above the fault's and above 0.6, and it does
+*not* if its whole interval lies below 0.9; else it is not shown. Where a scenario is judged by
+collapses, for a failure of some runs only, which an interquartile mean leaves out: the failure
+reproduces if more runs of the fault collapse than of the healthy arm, and the cure cures if fewer of its
+runs do than of the fault's, each as of a further claim. With fewer than five seeds, or fewer than the
+budget has, or a healthy arm whose interval reaches down to random, nothing is decided, of fault, cure
+and further claims. Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some
+91 %, of five 88 %), of scores with the seeds of the healthy arm drawn too; of one share of runs,
+Wilson's. Claims are judged one by one: where none were true, some 4 in 100 would be told to hold.
 
 A collapse is three evaluations in a row below half of the best score that two in a row have held, from a
 height of at least 0.3 of what the healthy arm gains (`diagnostics.cliff.fallen_from`), or a number that
-is not finite. The lead is the number of rounds from a faulty run's first alarm of at least warn, among
-those that no healthy run raised, to its collapse, of the collapsed runs that had one no later.
+is not finite. The lead is the number of rounds from a faulty run's first warning to the last evaluation
+before its collapse, of the collapsed runs that had one no later. A warning is an alarm of at least warn
+that no healthy run raised, and that neither reads off the clocks what the scenario set (`SETTINGS`) nor
+tells the fall itself (`FALLS`).
 
 A further claim, that one arm lies lower than another, *holds* if the interval of the difference lies
-below 0, does *not hold* if it lies above 0, and is *not shown* where it holds 0. Scores of arms with
-healthy arms of their own are drawn with both of those; of shares of runs the interval is Newcombe's. The
-time of a fall is restricted to the shorter budget of the two arms: what stood until then counts as
-fallen there.
+below 0. It does *not hold* if the interval lies above 0, or if it leaves no difference that matters:
+none of 0.1 in score, of a tenth of the time, or of three runs in ten. Else it is *not shown*. Scores of
+arms with healthy arms of their own are drawn with both of those; of shares of runs the interval is
+Newcombe's. The time of a fall is restricted to the shorter budget of the two arms: what stood until
+then counts as fallen there.
 """
 
 from __future__ import annotations
@@ -43,6 +49,12 @@ from rl_twoclocks.scenario import Run, every_arm
 FALLEN, CURED = 0.6, 0.9
 ENOUGH = 5
 """Runs below which nothing is decided."""
+SETTINGS = ("policy_lag", "publish_lag", "worker_version", "clock_ratio")
+"""Alarms that read the clocks: under a planted lag or ratio they say what was planted."""
+FALLS = ("reward_cliff", "collapse")
+"""Alarms that tell a fall once it is there."""
+MARGINS = {"score": 0.1, "fall": 0.1, "collapses": 0.3}
+"""Differences that matter, by what is compared: of scores, of the time, of shares of runs."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +99,19 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     if lacking := [arm for arm in scenario.arms if arm not in by_arm]:
         raise ConfigError(f"{name} has no finished run of {', '.join(lacking)}")
     scores = scores_of(scenario, by_arm)
-    collapses = {arm: sum(r.collapse is not None for r in found) for arm, found in by_arm.items()}
+    collapses = {arm: _collapses(found) for arm, found in by_arm.items()}
     seeds = min(len(by_arm[arm]) for arm in scenario.arms)
-    verdict, asked = judge(scores), scenario.budgets[budget].seeds
+    asked = scenario.budgets[budget].seeds
     if seeds < ENOUGH:
         verdict = f"undecided: {seeds} seeds prove nothing"
     elif seeds < asked:
         verdict = f"undecided: {seeds} of {asked} seeds so far"
+    elif not learnt(scenario, by_arm, "healthy"):
+        verdict = "undecided: the healthy arm learnt nothing"
+    elif scenario.judged_by == "collapses":
+        verdict = judge_collapses(by_arm)
+    else:
+        verdict = judge(scores)
     led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, by_arm, seeds)
@@ -101,16 +119,21 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
 
 
+def warned(run: Run, healthy: Sequence[Run]) -> int | None:
+    """Round of a run's first warning, if it has any."""
+    usual = {name for other in healthy for name in other.alarms} | {*SETTINGS, *FALLS}
+    return min((n for name, n in run.alarms.items() if name not in usual), default=None)
+
+
 def leads(runs: Sequence[Run], healthy: Sequence[Run]) -> list[int]:
-    """Rounds from the first alarm that no healthy run raised to the collapse, of the runs with both."""
-    usual = {name for run in healthy for name in run.alarms}
-    found = []
-    for run in runs:
-        alarm = min((n for name, n in run.alarms.items() if name not in usual), default=None)
-        # An alarm that comes after the fall leads nothing.
-        if alarm is not None and run.collapse is not None and alarm <= run.collapse:
-            found.append(run.collapse - alarm)
-    return found
+    """Rounds from the first warning to the last evaluation before the fall, of the runs with both."""
+    pairs = [(warned(run, healthy), run.stood) for run in runs]
+    # A warning that comes when the fall may have begun leads nothing.
+    return [
+        stood - first
+        for first, stood in pairs
+        if first is not None and stood is not None and first <= stood
+    ]
 
 
 def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> dict[str, Estimate]:
@@ -126,7 +149,7 @@ def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> 
         if arm == healthy or not learnt(scenario, by_arm, healthy):
             scores[arm] = pooled({arm: found})
             continue
-        gains = [[r.value - scenario.random for r in by_arm[name]] for name in (arm, healthy)]
+        gains = [_gains(scenario, by_arm[name]) for name in (arm, healthy)]
         scores[arm] = combined(gains, lambda mine, theirs: mine / theirs)
     return scores
 
@@ -149,16 +172,23 @@ def relative(
         return None
     if healthy != "healthy" and not learnt(scenario, by_arm, healthy):
         return None
-    middle = float(interquartile_mean(np.array([r.value for r in by_arm[healthy]])))
-    span = middle - scenario.random
-    return [(r.value - scenario.random) / span if span > 0 else 0.0 for r in by_arm[arm]]
+    span = _span(scenario, by_arm[healthy])
+    return [gain / span if span > 0 else 0.0 for gain in _gains(scenario, by_arm[arm])]
+
+
+def _gains(scenario: ScenarioConfig, runs: Sequence[Run]) -> list[float]:
+    """What runs gained over a random policy; a run that lost has gained nothing."""
+    return [max(run.value - scenario.random, 0.0) for run in runs]
+
+
+def _span(scenario: ScenarioConfig, healthy: Sequence[Run]) -> float:
+    """What score 1 stands for."""
+    return float(interquartile_mean(np.array(_gains(scenario, healthy))))
 
 
 def judge(scores: Mapping[str, Estimate]) -> str:
     """The verdict about fault and cure."""
     healthy, fault, cure = (scores[arm] for arm in ("healthy", "fault", "cure"))
-    if healthy.low <= 0:
-        return "undecided: the healthy arm learnt nothing"
     if fault.low >= FALLEN:
         return "does not reproduce"
     if not (fault.value < FALLEN and fault.high < healthy.low):
@@ -167,6 +197,24 @@ def judge(scores: Mapping[str, Estimate]) -> str:
         return "reproduces, not cured"
     cured = cure.value >= CURED and cure.low > max(fault.high, FALLEN)
     return "reproduces and is cured" if cured else "reproduces, cure not shown"
+
+
+def judge_collapses(by_arm: Mapping[str, Sequence[Run]]) -> str:
+    """The verdict about fault and cure, by the shares of their runs that collapsed."""
+    fallen = {arm: (_collapses(runs), len(runs)) for arm, runs in by_arm.items()}
+    more = newcombe(*fallen["healthy"], *fallen["fault"])
+    if more.low > -MARGINS["collapses"]:
+        return "does not reproduce"
+    if more.high >= 0:
+        return "not shown: the intervals are too wide"
+    fewer = newcombe(*fallen["cure"], *fallen["fault"])
+    if fewer.high < 0:
+        return "reproduces and is cured"
+    return "reproduces, not cured" if fewer.low > 0 else "reproduces, cure not shown"
+
+
+def _collapses(runs: Sequence[Run]) -> int:
+    return sum(run.collapse is not None for run in runs)
 
 
 def tell(
@@ -184,8 +232,8 @@ def tell(
         for arm, (found, count) in zip(arms, sides, strict=True)
     ]
     (lower, _), (higher, _) = sides
-    fewest = min(len(by_arm.get(arm, [])) for arm in arms)
     baselines = {scenario.baselines.get(arm, "healthy") for arm in arms}
+    fewest = min(len(by_arm.get(arm, [])) for arm in {*arms, *baselines})
     why = None
     if fewest < ENOUGH:
         why = f"fewer than {ENOUGH} runs to go by"
@@ -199,28 +247,29 @@ def tell(
     verdict = "not shown: the difference may be nothing"
     if gap.high < 0 or gap.low > 0:
         verdict = "holds" if gap.high < 0 else "does not hold: it is the other way round"
+    elif gap.low > -MARGINS[claim.of]:
+        verdict = "does not hold: there is no difference that matters"
     return Judged(claim.claim, said[0], said[1], verdict)
 
 
 def _gap(
     scenario: ScenarioConfig, claim: ClaimConfig, by_arm: Mapping[str, Sequence[Run]], horizon: int
 ) -> Estimate:
-    """What one arm came to minus what the other did; of scores with one healthy arm, the readings."""
+    """What one arm came to minus what the other did, in the units of `MARGINS`."""
     arms = (claim.lower, claim.higher)
     if claim.of == "collapses":
-        fallen = [sum(r.collapse is not None for r in by_arm[arm]) for arm in arms]
-        return newcombe(fallen[0], len(by_arm[arms[0]]), fallen[1], len(by_arm[arms[1]]))
+        low, high = ((_collapses(by_arm[arm]), len(by_arm[arm])) for arm in arms)
+        return newcombe(*low, *high)
     if claim.of == "fall":
-        times = [_falls(by_arm[arm], horizon) for arm in arms]
+        times = [[fall / horizon for fall in _falls(by_arm[arm], horizon)] for arm in arms]
         return combined(times, lambda low, high: low - high)
     baselines = [scenario.baselines.get(arm, "healthy") for arm in arms]
-    one = len(set(baselines)) == 1
-    gains = [
-        [r.value - scenario.random for r in by_arm[name]]
-        for name in (arms if one else (*arms, *baselines))
-    ]
-    if one:
-        return combined(gains, lambda low, high: low - high)
+    if len(set(baselines)) == 1:
+        # In one task the sign of the difference does not hang on what the healthy arm came to.
+        span = _span(scenario, by_arm[baselines[0]])
+        gains = [_gains(scenario, by_arm[arm]) for arm in arms]
+        return combined(gains, lambda low, high: (low - high) / span)
+    gains = [_gains(scenario, by_arm[name]) for name in (*arms, *baselines)]
     return combined(gains, lambda low, high, of_low, of_high: low / of_low - high / of_high)
 
 
@@ -242,7 +291,7 @@ def _measure(
     """
     runs = by_arm.get(arm, [])
     if what == "collapses":
-        fallen, count = sum(r.collapse is not None for r in runs), len(runs)
+        fallen, count = _collapses(runs), len(runs)
         return (wilson(fallen, count) if count >= ENOUGH else None), count
     if what == "fall":
         values: list[float] | None = _falls(runs, horizon)
@@ -280,14 +329,19 @@ def _sentence(
     subject = "" if verdict.startswith(("undecided", "not shown")) else "the failure "
     text = f"{name}: {subject}{verdict}."
     text += f" With the fault the score is {fault} of healthy, with the cure {cure}, {seeds} seeds."
-    fallen = sum(r.collapse is not None for r in by_arm["fault"])
-    if not fallen:
-        return text
-    text += f" {fallen} of the fault's runs collapsed"
+    shares = [
+        f"{_collapses(by_arm[arm])} of {len(by_arm[arm])} of the {arm}'s runs"
+        for arm in ("fault", "cure", "healthy")
+    ]
+    text += f" Collapsed: {', '.join(shares)}."
     if led := leads(by_arm["fault"], by_arm["healthy"]):
-        text += f", {len(led)} of them {statistics.median(led):.0f} rounds (median)"
-        text += " after an alarm that no healthy run raised"
-    return text + "."
+        text += f" {len(led)} of the fault's had a warning before, a median of"
+        text += f" {statistics.median(led):.0f} rounds before the last good evaluation."
+    stood = [r for r in by_arm["fault"] if r.collapse is None]
+    false = sum(warned(r, by_arm["healthy"]) is not None for r in stood)
+    if led and stood:
+        text += f" So had {false} of the {len(stood)} that stood."
+    return text
 
 
 def write(

@@ -433,7 +433,10 @@ def report_figures(rows: Rows) -> dict[str, Figure]:
 
 
 def lab_figures(name: str, path: Path) -> dict[str, Figure]:
-    """Judge a scenario anew: scores of fault and cure, and the median lead of alarm over collapse."""
+    """Judge a scenario anew: scores of fault and cure, and the median lead of warning over collapse.
+
+    Nothing where the rule decides nothing.
+    """
     scene = scenario.load(name)
     rows, runs = read_rows(path), scenario.read_results(scene, path)
     budgets = dict.fromkeys(row["budget"] for row in rows)
@@ -441,16 +444,24 @@ def lab_figures(name: str, path: Path) -> dict[str, Figure]:
         {"command": f"python -m rl_twoclocks.lab scenario={name} budget={b}"} for b in budgets
     ]
     by_arm = {arm: [r for r in runs if r.arm == arm] for arm in ("healthy", "fault", "cure")}
-    by_arm = {arm: found for arm, found in by_arm.items() if found}
+    if empty := [arm for arm, found in by_arm.items() if not found]:
+        print(f"lab.{name}: left out, no run of {', '.join(empty)}")
+        return {}
+    (budget,) = budgets
+    conclusion = verdict.conclude(scene, name, budget, runs)
+    if conclusion.verdict.startswith("undecided"):
+        print(f"lab.{name}: left out, {conclusion.verdict}")
+        return {}
     figures = {
-        f"lab.{name}.{arm}": figure(*score, len(by_arm[arm]), "score (1: healthy)", command)
-        for arm, score in verdict.scores_of(scene, by_arm).items()
-        if arm != "healthy"
+        f"lab.{name}.{arm}": figure(
+            *conclusion.scores[arm], len(by_arm[arm]), "score (1: healthy)", command
+        )
+        for arm in ("fault", "cure")
     }
-    if leads := verdict.leads(by_arm.get("fault", []), by_arm.get("healthy", [])):
+    if leads := verdict.leads(by_arm["fault"], by_arm["healthy"]):
         middle = statistics.median(leads)
         fallen = sum(run.collapse is not None for run in by_arm["fault"])
-        unit = f"rounds from alarm to collapse, in {len(leads)} of {fallen} runs that collapsed"
+        unit = f"rounds from warning to fall, in {len(leads)} of {fallen} runs that collapsed"
         figures[f"lab.{name}.lead"] = figure(
             middle, min(leads), max(leads), len(leads), unit, command
         )

@@ -11,8 +11,8 @@ Reading: the logarithm of the critic's loss in the first pass of every round, wi
 the run; the share of its detrended variance that the period of the broadcasts explains, against the same
 cycles, each turned by a random number of rounds (1,000 times). The figure is the median p-value over
 seeds; spikes are there if it is below 0.01, absent if it is above 0.05. `kl_p` is the same of the KL of
-the policy to its data, for comparison: it decides nothing. The arms differ in the queue's order and in
-the interval of publication; `queue_alone` and `fresh_alone` tell the one from the other. An order can
+the policy to its data, for comparison: it decides nothing. `fault` and `cure` differ in the queue alone,
+`fault` and `fresh_alone` in the interval of publication. An order can
 matter only where something waits: `waiting` is the mean number of slices, and below 1 nothing is claimed
 of the order. `rounds` that were learnt and frames `dropped` say whether two arms learnt as much: where
 an arm has less than 0.9 of the rounds of `fault`, its p-value says nothing beside it. How well they

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_twoclocks import batch, scenario, verdict
+from rl_twoclocks import batch, rundir, scenario, verdict
 from rl_twoclocks.aggregate import Estimate, interquartile_mean
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
@@ -61,15 +61,35 @@ def test_the_words_of_a_run() -> None:
     assert longer.total_frames == 2 * 200_000
 
 
+WINDOW = ["clocks.batch_size", "clocks.sample", "clocks.update_epochs"]
+EXAMINED = {
+    # What makes the fault, and what cures it: nothing else may differ.
+    "big_batch": (["clocks.batch_size", "clocks.update_frequency"], ["optim"]),
+    "high_ratio": (WINDOW, WINDOW),
+    "narrow_policy": (["model.log_std_init", "clocks.lag"], ["algo.entropy_coeff"]),
+    "policy_lag": (["clocks.lag"], ["algo"]),
+    "replay_mixture": (WINDOW, [*WINDOW, "algo"]),
+    "stale_broadcast": (["collect", "clocks.publish_interval"], ["collect"]),
+    "stale_gradients": (["clocks.gradient_lag"], ["clocks.gradient_lag"]),
+}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_arms_differ_from_healthy_in_what_is_examined_alone(name: str) -> None:
+def test_arms_differ_in_what_is_examined_alone(name: str) -> None:
     found = scenario.load(name)
-    healthy = scenario.composed(found, "short", "healthy")
-    for arm in ("fault", "cure"):
-        other = scenario.composed(found, "short", arm)
-        assert other != healthy
-        for key in ("task", "total_frames", "num_envs", "eval", "normalize"):
-            assert getattr(other, key) == getattr(healthy, key)
+    healthy, fault, cure = (
+        rundir.plain(scenario.composed(found, "short", arm)) for arm in ("healthy", "fault", "cure")
+    )
+    for one, other, may in ((healthy, fault, EXAMINED[name][0]), (fault, cure, EXAMINED[name][1])):
+        keys = [line.partition(":")[0] for line in rundir.difference(one, other)]
+        assert keys
+        assert [key for key in keys if not key.startswith(tuple(may))] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "big_batch"])
+def test_the_fault_is_ppo_as_it_is(name: str) -> None:
+    found = scenario.load(name)
+    assert scenario.composed(found, "short", "fault").algo.name == "clipped"
 
 
 @pytest.mark.parametrize(
@@ -177,8 +197,6 @@ def test_intervals_that_touch_prove_nothing() -> None:
     # A cure whose interval reaches down to what counts as a failure is none yet.
     scores |= {"fault": exact(0.2), "cure": Estimate(0.95, 0.55, 1.1)}
     assert verdict.judge(scores) == "reproduces, cure not shown"
-    scores["healthy"] = Estimate(0.2, -0.1, 0.5)
-    assert verdict.judge(scores) == "undecided: the healthy arm learnt nothing"
 
 
 def arms_of(**values: list[float]) -> dict[str, list[Run]]:
@@ -190,8 +208,38 @@ def of_maze() -> ScenarioConfig:
 
 
 def test_a_healthy_arm_that_learns_nothing_decides_nothing() -> None:
-    runs = arms_of(healthy=[10.0], fault=[10.0], cure=[10.0])
-    assert verdict.judge(verdict.scores_of(of_maze(), runs)).startswith("undecided")
+    runs = arms_of(healthy=[9.0, 10.0] * 5, fault=[10.0] * 10, cure=[12.0] * 10)
+    found = verdict.conclude(of_maze(), "it", "short", [r for arm in runs.values() for r in arm])
+    assert found.verdict == "undecided: the healthy arm learnt nothing"
+
+
+def test_to_be_stuck_is_no_worse_than_to_diverge() -> None:
+    runs = arms_of(healthy=[110.0] * 6, fault=[-90.0] * 6)
+    assert verdict.scores_of(of_maze(), runs)["fault"] == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("healthy", "fault", "cure", "said"),
+    [
+        (0, 7, 0, "reproduces and is cured"),
+        (0, 7, 5, "reproduces, cure not shown"),
+        (0, 7, 18, "reproduces, not cured"),
+        (0, 1, 0, "does not reproduce"),
+        (2, 6, 0, "not shown"),
+    ],
+)
+def test_a_failure_of_some_runs_is_judged_by_how_many_collapse(
+    healthy: int, fault: int, cure: int, said: str
+) -> None:
+    """Seven of twenty leave an interquartile mean of 0.8: it is judged by collapses."""
+    fallen = {"healthy": healthy, "fault": fault, "cure": cure}
+    runs = [
+        Run(arm, k, 0.0 if k < n else 100.0, collapse=5 if k < n else None)
+        for arm, n in fallen.items()
+        for k in range(20)
+    ]
+    found = scenario.load("replay_mixture")
+    assert verdict.conclude(found, "it", "short", runs).verdict.startswith(said)
 
 
 def test_scores_are_relative_to_the_healthy_arm_of_the_same_task() -> None:
@@ -209,9 +257,18 @@ def test_scores_are_relative_to_the_healthy_arm_of_the_same_task() -> None:
 @pytest.mark.parametrize(
     ("lower", "higher", "said"),
     [
-        ([1.0, 2.0, 3.0, 2.0, 1.0], [6.0, 7.0, 8.0, 7.0, 6.0], "holds"),
-        ([6.0, 7.0, 8.0, 7.0, 6.0], [1.0, 2.0, 3.0, 2.0, 1.0], "does not hold"),
-        ([1.0, 9.0, 5.0, 1.0, 9.0], [2.0, 8.0, 5.0, 2.0, 8.0], "not shown"),
+        ([11.0, 12.0, 13.0, 12.0, 11.0], [60.0, 70.0, 80.0, 70.0, 60.0], "holds"),
+        (
+            [60.0, 70.0, 80.0, 70.0, 60.0],
+            [11.0, 12.0, 13.0, 12.0, 11.0],
+            "does not hold: it is the",
+        ),
+        ([20.0, 90.0, 50.0, 20.0, 90.0], [30.0, 80.0, 50.0, 30.0, 80.0], "not shown"),
+        (
+            [50.0, 51.0, 52.0, 51.0, 50.0],
+            [50.0, 52.0, 51.0, 51.0, 50.0],
+            "does not hold: there is no",
+        ),
         ([1.0, 2.0, 3.0, 2.0], [6.0, 7.0, 8.0, 7.0, 6.0], "undecided: fewer than 5"),
         ([], [6.0, 7.0, 8.0, 7.0, 6.0], "undecided: fewer than 5"),
     ],
@@ -227,6 +284,18 @@ def test_further_claims(lower: list[float], higher: list[float], said: str) -> N
     for level in (10.0, 5.0):
         runs["healthy"] = arms_of(healthy=[level] * 5)["healthy"]
         assert verdict.tell(of_maze(), claim, runs).verdict.startswith("undecided")
+
+
+@pytest.mark.parametrize("short", ["healthy", "dense_2048", "fault", "dense_6144"])
+def test_a_claim_waits_for_the_seeds_of_its_baselines_too(short: str) -> None:
+    values = {"healthy": 110.0, "dense_2048": 110.0, "fault": 20.0, "dense_6144": 100.0}
+    runs = arms_of(**{arm: [value] * 10 for arm, value in values.items()})
+    claim = ClaimConfig(claim="it", lower="fault", higher="dense_6144")
+    assert verdict.tell(of_maze(), claim, runs, asked=10).verdict == "holds"
+    runs[short] = runs[short][:6]
+    assert (
+        verdict.tell(of_maze(), claim, runs, asked=10).verdict == "undecided: 6 of 10 seeds so far"
+    )
 
 
 def test_a_scores_interval_holds_what_the_healthy_seeds_leave_open() -> None:
@@ -262,23 +331,27 @@ def test_claims_across_tasks_are_not_decided_by_chance_in_the_healthy_arms() -> 
             fault=(76 + 3 * stream.standard_normal(10)).tolist(),
             dense_6144=(76 + 3 * stream.standard_normal(10)).tolist(),
         )
-        definite += not verdict.tell(of_maze(), claim, runs).verdict.startswith("not shown")
+        wrong = ("holds", "does not hold: it is the other way")
+        definite += verdict.tell(of_maze(), claim, runs).verdict.startswith(wrong)
     assert definite <= 9
     clear = dense(fault=[30.0] * 6, dense_2048=[100.0, 110.0] * 3, dense_6144=[100.0, 104.0] * 3)
     assert verdict.tell(of_maze(), claim, clear).verdict == "holds"
 
 
-def test_the_sentence_says_how_many_falls_had_an_alarm_before() -> None:
+def test_the_sentence_says_how_many_falls_had_a_warning_before() -> None:
     runs = arms_of(healthy=[100.0] * 6, cure=[100.0] * 6)
     runs["fault"] = [
-        Run("fault", k, 0.0, 100, 50, {"policy_kl": 20 if k < 2 else 70}) for k in range(6)
+        Run("fault", k, 0.0, 100, 50, {"policy_kl": 20 if k < 2 else 70}, stood=45)
+        for k in range(4)
     ]
+    runs["fault"] += [Run("fault", k, 90.0, alarms={"policy_kl": k}) for k in (4, 5)]
     runs["healthy"][0] = Run("healthy", 0, 100.0, alarms={"critic_jump": 3})
     found = [run for arm in runs.values() for run in arm]
     text = verdict.conclude(of_maze(), "it", "short", found).text
-    assert (
-        "6 of the fault's runs collapsed, 2 of them 30 rounds (median) after an alarm that no"
-        in text
+    assert text.endswith(
+        "Collapsed: 4 of 6 of the fault's runs, 0 of 6 of the cure's runs, 0 of 6 of the healthy's "
+        "runs. 2 of the fault's had a warning before, a median of 25 rounds before the last good "
+        "evaluation. So had 2 of the 2 that stood."
     )
 
 
@@ -334,7 +407,7 @@ def test_results_can_be_read_back(tmp_path: Path) -> None:
     found = scenario.load("policy_lag")
     shown = dict.fromkeys(found.shown, 0.5)
     runs = [
-        Run("fault", 1, -12.25, 4096, 2, {"policy_kl": 1, "reward_cliff": 3}, shown),
+        Run("fault", 1, -12.25, 4096, 2, {"policy_kl": 1, "reward_cliff": 3}, shown, stood=1),
         Run("healthy", 2, 500.0, command="task=cartpole seed=2"),
         Run("fault", 3, -30.0, 100, 1, diverged=True, frames=5000),
     ]
@@ -343,13 +416,20 @@ def test_results_can_be_read_back(tmp_path: Path) -> None:
 
 
 def test_a_lead_counts_from_alarms_that_healthy_runs_do_not_raise() -> None:
-    fallen = Run("fault", 1, 0.0, 4096, 9, {"critic_jump": 1, "policy_kl": 4, "reward_cliff": 8})
+    alarms = {"critic_jump": 1, "policy_kl": 4, "reward_cliff": 8}
+    fallen = Run("fault", 1, 0.0, 4096, 11, alarms, stood=9)
     healthy = [Run("healthy", 1, 500.0, alarms={"critic_jump": 2}), Run("healthy", 2, 500.0)]
     assert verdict.leads([fallen], []) == [8]
     assert verdict.leads([fallen], healthy) == [5]
-    late = Run("fault", 2, 0.0, 4096, 3, {"policy_kl": 4})
+    late = Run("fault", 2, 0.0, 4096, 5, {"policy_kl": 4}, stood=3)
     stood = Run("fault", 3, 500.0, alarms={"policy_kl": 4})
     assert verdict.leads([late, stood], healthy) == []
+
+
+@pytest.mark.parametrize("name", [*verdict.SETTINGS, *verdict.FALLS])
+def test_no_warning_is_what_was_planted_or_the_fall_itself(name: str) -> None:
+    fallen = Run("fault", 1, 0.0, 4096, 11, {name: 4, "policy_kl": 6}, stood=9)
+    assert verdict.leads([fallen], []) == [3]
 
 
 def written(place: Path, curve: list[float], diverged: bool = False) -> None:
@@ -393,8 +473,12 @@ def test_a_collapse_begins_with_the_first_of_three_evaluations(tmp_path: Path) -
     written(tmp_path / "cure" / "seed1", [-30.0], diverged=True)
     runs = {(r.arm, r.seed): r for r in scenario.read(found, tmp_path)}
     assert [runs["fault", k].fall for k in (1, 2, 3)] == [None, 400, None]
-    assert runs["fault", 2].collapse == 3
-    assert runs["cure", 1].fall == 100 and runs["cure", 1].value == found.random
+    assert runs["fault", 2].collapse == 3 and runs["fault", 2].stood == 2
+    assert (
+        runs["cure", 1].fall == 100
+        and runs["cure", 1].stood == 0
+        and runs["cure", 1].value == found.random
+    )
 
 
 def test_the_curve_goes_on_for_runs_that_diverged(tmp_path: Path) -> None:

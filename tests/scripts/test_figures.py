@@ -222,30 +222,30 @@ class TestAtari:
 
 
 LAB_COLUMNS = [
-    "arm", "seed", "frames", "value", "fall_frames", "collapse_round", "diverged", "alarms",
+    "arm", "seed", "frames", "value", "fall_frames", "stood_round", "collapse_round",
+    "diverged", "alarms",
     "clock/staleness_mean", "diag/total_variation", "diag/kl_behaviour", "diag/baseline_leak",
     "budget", "command",
 ]  # fmt: skip
 
 
 def write_lab(folder: Path) -> None:
-    def rows(
-        arm: str, values: list[float], falls: str, rounds: list[str], alarms: list[str]
-    ) -> list:
+    def rows(arm: str, values: list[float], stood: list[str], alarms: list[str]) -> list:
         return [
-            (arm, k + 1, 9000, value, falls if rounds[k] else "", rounds[k], 0, alarms[k],
-             1, 0.5, 0.1, "", "short", "c")
+            (arm, k + 1, 9000, value, "4096" if stood[k] else "", stood[k], stood[k] and "40", 0,
+             alarms[k], 1, 0.5, 0.1, "", "short", "c")
             for k, value in enumerate(values)
         ]  # fmt: skip
 
-    none = [""] * 4
+    none = [""] * 10
     table = [
-        # random is -280: spans of 400, and the middle two of four count.
-        *rows("healthy", [-280.0, 120.0, 120.0, 520.0], "", none, none),
-        *rows("fault", [-280.0, -180.0, -180.0, 620.0], "4096", ["20", "30", "", "9"],
-              ["policy_kl@5 reward_cliff@20", "policy_kl@10", "policy_kl@1", "reward_cliff@11"]),
-        *rows("cure", [80.0] * 4, "", none, none),
-        *rows("clipped_2", [1.0] * 4, "", none, none),
+        # random is -280: spans of 400, and the middle six of ten count.
+        *rows("healthy", [-270.0] * 2 + [120.0] * 6 + [520.0] * 2, none, none),
+        *rows("fault", [-280.0] * 2 + [-180.0] * 6 + [620.0] * 2, ["20", "30", "", "9", *none[4:]],
+              ["policy_kl@5 reward_cliff@20", "policy_kl@10", "policy_kl@1", "policy_kl@11",
+               *none[4:]]),
+        *rows("cure", [80.0] * 10, none, none),
+        *rows("clipped_2", [1.0] * 10, none, none),
     ]  # fmt: skip
     (folder / "lab").mkdir()
     write_csv(folder / "lab" / "policy_lag.csv", LAB_COLUMNS, table)
@@ -257,10 +257,10 @@ class TestLab:
         result = compute(tmp_path)
         assert sorted(result) == [f"lab.policy_lag.{k}" for k in ("cure", "fault", "lead")]
         fault = result["lab.policy_lag.fault"]
-        assert (fault["value"], fault["n"]) == (0.25, 4)
+        assert (fault["value"], fault["n"]) == (0.25, 10)
         assert fault["low"] <= 0.25 <= fault["high"]
         assert result["lab.policy_lag.cure"]["value"] == 0.9
-        # 20 - 5 and 30 - 10; one run stands, and one alarm came after the fall.
+        # 20 - 5 and 30 - 10; most stand, and one alarm came after the last good evaluation.
         lead = result["lab.policy_lag.lead"]
         assert [lead[k] for k in ("value", "low", "high", "n")] == [17.5, 15, 20, 2]
         assert lead["command"] == "python -m rl_twoclocks.lab scenario=policy_lag budget=short"
@@ -268,9 +268,26 @@ class TestLab:
     def test_without_a_fall_there_is_no_lead(self, tmp_path: Path) -> None:
         write_lab(tmp_path)
         path = tmp_path / "lab" / "policy_lag.csv"
-        lines = [line for line in path.read_text().splitlines() if ",4096," not in line]
-        path.write_text("\n".join(lines) + "\n")
-        assert "lab.policy_lag.lead" not in compute(tmp_path)
+        text = path.read_text().replace("4096,20,40", ",,").replace("4096,30,40", ",,")
+        path.write_text(text)
+        result = compute(tmp_path)
+        assert "lab.policy_lag.fault" in result and "lab.policy_lag.lead" not in result
+
+    def test_nothing_is_published_that_the_rule_leaves_undecided(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_lab(tmp_path)
+        path = tmp_path / "lab" / "policy_lag.csv"
+        whole = path.read_text()
+        path.write_text("".join(x for x in whole.splitlines(True) if not x.startswith("fault,10,")))
+        assert compute(tmp_path) == {}
+        assert (
+            "lab.policy_lag: left out, undecided: 9 of 10 seeds so far" in capsys.readouterr().out
+        )
+        path.write_text(whole.replace(",120.0,", ",-280.0,"))
+        assert compute(tmp_path) == {}
+        path.write_text("".join(x for x in whole.splitlines(True) if not x.startswith("healthy")))
+        assert compute(tmp_path) == {}
 
     def test_verdicts_are_counted(self, tmp_path: Path) -> None:
         folder = tmp_path / "benchmarks"
