@@ -20,7 +20,7 @@ from rl_twoclocks.cli import NOT_FINITE, Stopped, stoppable
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.configure import assign, compose
 from rl_twoclocks.forked import ForkedRun
-from rl_twoclocks.rundir import changed
+from rl_twoclocks.rundir import changed, protocol
 from rl_twoclocks.safety import settle
 
 COMMAND = ("python", "-m", "rl_twoclocks.train")
@@ -62,7 +62,8 @@ def claim(jobs: Sequence[Job]) -> None:
             raise ConfigError(f"{place} is of another command: choose another folder")
         if (place / "config.yaml").is_file():
             config = _settled(tuple(w for w in command[len(COMMAND) :] if not _is_seed(w)))
-            lines = [x for x in changed(place / "config.yaml", config) if not x.startswith("seed:")]
+            differs = changed(place / "config.yaml", config, protocol)
+            lines = [line for line in differs if not line.startswith("seed:")]
             if lines:
                 raise ConfigError(
                     f"{place} was made when presets were others ({'; '.join(lines)}): "

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,12 @@ def essence(config: dict[str, Any]) -> dict[str, Any]:
     return core
 
 
+def protocol(config: dict[str, Any]) -> dict[str, Any]:
+    """The essence of a plain configuration, and what its runs are measured by, whatever it changes."""
+    drawn = {key: value for key, value in config["diagnostics"].items() if key != "pictures"}
+    return essence(config) | {"eval": config["eval"], "diagnostics": drawn}
+
+
 def run_name(config: Config) -> str:
     """`<task>/<presets>-<hash>/seed<k>`: the same for the same experiment, else different."""
     core = essence(plain(config))
@@ -152,9 +158,14 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"{key}: {x} -> {y}" for key, x, y in pairs if x != y]
 
 
-def changed(stored: Path, config: Config) -> list[str]:
-    """List what makes a configuration another experiment than that of a config.yaml."""
-    old, new = essence(yaml.safe_load(stored.read_text())), essence(plain(config))
+def changed(
+    stored: Path, config: Config, of: Callable[[dict[str, Any]], dict[str, Any]] = essence
+) -> list[str]:
+    """List what makes a configuration another experiment than that of a config.yaml.
+
+    Compared is `of` both: `essence`, or `protocol` where runs are put side by side.
+    """
+    old, new = of(yaml.safe_load(stored.read_text())), of(plain(config))
     # What counts for one of them alone follows from what differs in both.
     both = old.keys() & new.keys()
     return difference({k: old[k] for k in both}, {k: new[k] for k in both})

@@ -66,8 +66,9 @@ class Session:
         self.late: dict[str, float] = {}
         self.finished = self.over and not self.owed
         if not self.finished:
-            # Of a budget that has grown since.
-            (directory / "result.json").unlink(missing_ok=True)
+            # Of a budget that has grown since, and of a sitting that crashed.
+            for name in ("result.json", "error.txt"):
+                (directory / name).unlink(missing_ok=True)
         info = RunInfo(
             run_name(config),
             directory,

@@ -245,9 +245,11 @@ def _trial(
     command += ["logger.display=none", f"eval.every_frames={every}"]
     alike = next((t for t in trial.study.trials if _same_point(t, trial)), None)
     if alike is not None:
-        print(
-            f"trial {trial.number:<4}  is trial {alike.number} again: {alike.value:.4g}", flush=True
-        )
+        pruned = alike.state == optuna.trial.TrialState.PRUNED
+        told = "given up" if pruned else f"{alike.value:.4g}"
+        print(f"trial {trial.number:<4}  is trial {alike.number} again: {told}", flush=True)
+        if pruned:
+            raise optuna.TrialPruned
         assert alike.value is not None
         return alike.value
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -289,13 +291,11 @@ def _trial(
 
 
 def _same_point(other: optuna.trial.FrozenTrial, trial: optuna.Trial) -> bool:
-    """Whether another trial has finished at this trial's point: with one seed it would end alike."""
-    from optuna.trial import TrialState
-
+    """Whether another trial is over at this trial's point: with one seed it would end alike."""
     first = bool(trial.user_attrs.get("as_configured"))
     same = other.params == trial.params
     same &= first == bool(other.user_attrs.get("as_configured")) or not trial.params
-    return other.state == TrialState.COMPLETE and other.number != trial.number and same
+    return _counts(other) and other.number != trial.number and same
 
 
 def _interval(total: int) -> int:

@@ -139,12 +139,17 @@ def return_figures(rows: Rows) -> dict[str, Figure]:
 
 
 HEALTHY = ("halfcheetah", "hopper", "walker2d")
-"""The tasks whose runs count as healthy ones."""
-HEALTHY_COMMAND = (
-    f"python scripts/learning.py run --tasks {' '.join(HEALTHY)} "
-    "--seeds 31 32 33 34 35 36 37 38 39 40 --clocks {}; "
-    "python scripts/learning.py collect"
-)
+"""The tasks that the governor's levels were made on; figures of others have the task in their name."""
+
+
+def _healthy_command(rows: Rows) -> str:
+    tasks, seeds, clocks = (
+        list(dict.fromkeys(row[key] for row in rows)) for key in ("task", "seed", "clocks")
+    )
+    command = f"python scripts/learning.py run --tasks {' '.join(tasks)} --seeds {' '.join(seeds)}"
+    return f"{command} --clocks {' '.join(clocks)}; python scripts/learning.py collect"
+
+
 FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table"
 RESCUE_COMMAND = "python scripts/rescue.py run; python scripts/rescue.py table"
 
@@ -157,29 +162,35 @@ def count(value: float, n: int, unit: str, command: str) -> Figure:
 def healthy_figures(rows: Rows) -> dict[str, Figure]:
     """Compute what diagnostics and governor did in healthy runs: share of time, dangers, orders.
 
-    Of the default, `clocks=classic`, under these names; of others with their name behind. Overhead:
+    Of the default, `clocks=classic`, and the tasks in `HEALTHY` under these names; of other tasks and
+    clocks with their names behind. Overhead:
     median over the runs on HalfCheetah, whose frames cost least, of the diagnostics' share of the wall
     time, with its minimum and maximum.
     """
     found = {}
     for clocks in sorted({row["clocks"] for row in rows}):
-        mine = [r for r in rows if r["clocks"] == clocks and r["task"] in HEALTHY]
-        if not mine:
-            continue
+        all_mine = [r for r in rows if r["clocks"] == clocks]
         end = "" if clocks == "classic" else f".{clocks}"
-        shares = [float(r["diagnostics_share"]) for r in mine if r["task"] == "halfcheetah"]
-        millions = sum(int(row["frames"]) for row in mine) / 1e6
-        danger, orders = (sum(int(row[key]) for row in mine) for key in ("danger", "orders"))
-        n, command = len(mine), HEALTHY_COMMAND.format(clocks)
-        if shares:
+        groups = {"": [r for r in all_mine if r["task"] in HEALTHY]}
+        for row in all_mine:
+            if row["task"] not in HEALTHY:
+                groups.setdefault(f".{row['task']}", []).append(row)
+        for task, mine in groups.items():
+            if not mine:
+                continue
+            millions = sum(int(row["frames"]) for row in mine) / 1e6
+            danger, orders = (sum(int(row[key]) for row in mine) for key in ("danger", "orders"))
+            n, command = len(mine), _healthy_command(mine)
+            found[f"diag.danger_per_1m{task}{end}"] = count(
+                danger / millions, n, "onsets per 1M frames", command
+            )
+            found[f"guard.orders_on_healthy{task}{end}"] = count(orders, n, "orders", command)
+        cheap = [r for r in all_mine if r["task"] == "halfcheetah"]
+        if shares := [float(r["diagnostics_share"]) for r in cheap]:
             found[f"diag.overhead{end}"] = figure(
                 statistics.median(shares), min(shares), max(shares), len(shares),
-                "share of the wall time, HalfCheetah", [{"command": command}],
+                "share of the wall time, HalfCheetah", [{"command": _healthy_command(cheap)}],
             )  # fmt: skip
-        found[f"diag.danger_per_1m{end}"] = count(
-            danger / millions, n, "onsets per 1M frames", command
-        )
-        found[f"guard.orders_on_healthy{end}"] = count(orders, n, "orders", command)
     return found
 
 
@@ -211,7 +222,8 @@ def guard_figures(healthy: Rows, returns: Rows) -> dict[str, Figure]:
             runs[task] = normalised(runs[task], low, top)
     estimate, n = paired_shortfall(guarded, off), sum(len(values) for values in off.values())
     unit = "score that is lacking under guard; ends are one-sided 95 % bounds"
-    command = HEALTHY_COMMAND.format("classic") + " (and --overrides interventions=off)"
+    mine = [r for r in healthy if r["clocks"] == "classic" and r["task"] in HEALTHY]
+    command = _healthy_command(mine) + " (and --overrides interventions=off)"
     return {"guard.shortfall_on_healthy": figure(*estimate, n, unit, [{"command": command}])}
 
 

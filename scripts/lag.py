@@ -42,7 +42,7 @@ import numpy as np
 import rows as kept
 import yaml
 from figures import LAG_TWINS, RANDOM_RETURNS, lag_scores
-from training import outcome, over, train_all
+from training import is_made, outcome, over, settings, train_all
 
 from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.batch import COMMAND, told
@@ -90,7 +90,7 @@ def command(task: str, objective: str, lag: int, seed: int) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Train what lag.csv does not hold; return how many runs failed."""
     lags, seeds = STAGES[args.stage]
-    done = kept.keys(kept.read(OUT / "lag.csv"), RUN)
+    done = kept.by_key(kept.read(OUT / "lag.csv"), RUN)
     jobs = []
     for seed, task in itertools.product(seeds, args.tasks):
         heavy = args.stage == "final" and task in MUJOCO
@@ -99,9 +99,10 @@ def run(args: argparse.Namespace) -> int:
         for lag, objective in itertools.product(args.lags or lags, args.objectives):
             if lag == 0 and objective in LAG_TWINS:
                 continue
-            if (args.stage, task, objective, str(lag), str(seed)) not in done:
+            words = command(task, objective, lag, seed)
+            if not is_made(done.get((args.stage, task, objective, str(lag), str(seed))), words):
                 place = args.runs / args.stage / task / f"{objective}-{lag}" / f"seed{seed}"
-                jobs.append((command(task, objective, lag, seed), place))
+                jobs.append((words, place))
     return train_all(jobs, args.jobs)
 
 
@@ -134,6 +135,7 @@ def collect(args: argparse.Namespace) -> int:
                 "staleness": round(mean("clock/staleness_mean"), 3),
                 "total_variation": round(mean("diag/total_variation"), 5),
                 "ess": round(mean("train/ess"), 4),
+                "settings": settings(place),
                 "command": told(place),
             }
         )

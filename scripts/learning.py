@@ -81,10 +81,10 @@ def collect(args: argparse.Namespace) -> int:
         )
         # Without a governor a run is only what a guarded one is compared with.
         governed = config["interventions"]["governor"] != "off"
-        if result and governed and (place / "events.jsonl").exists():
+        if rows and governed and (place / "events.jsonl").exists():
             healthy.append(
                 {"task": task, "clocks": label, "seed": seed, "frames": frames}
-                | _watched(place, rows, result)
+                | _watched(place, rows)
             )
         step = max(len(rows) // POINTS, 1)
         for i, row in enumerate(rows):
@@ -111,8 +111,8 @@ def collect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _watched(directory: Path, rows: list[dict], result: dict) -> dict:
-    """What the governor and the diagnostics did in one run."""
+def _watched(directory: Path, rows: list[dict]) -> dict:
+    """What the governor and the diagnostics did in one run, also in one that diverged."""
     events = read_metrics(directory / "events.jsonl")
     alarms = [e["severity"] for e in events if e["kind"] == "alarm"]
     names = sorted({e["name"] for e in events if e["kind"] == "alarm"})
@@ -125,7 +125,7 @@ def _watched(directory: Path, rows: list[dict], result: dict) -> dict:
         "alarms": " ".join(names),
         "orders": len(orders),
         "ordered": " ".join(sorted({e["name"] for e in orders})),
-        "diagnostics_share": round(seconds / result["wall_seconds"], 5),
+        "diagnostics_share": round(seconds / rows[-1]["time/wall_seconds"], 5),
     }
 
 

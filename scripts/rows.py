@@ -24,6 +24,13 @@ def keys(rows: Sequence[dict], columns: Sequence[str]) -> set[tuple[str, ...]]:
     return {tuple(str(row[column]) for column in columns) for row in rows}
 
 
+def by_key(
+    rows: Sequence[dict[str, str]], columns: Sequence[str]
+) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the rows by the text of these columns."""
+    return {tuple(row[column] for column in columns): row for row in rows}
+
+
 def merge(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict]:
     """Write `rows` in the place of those known by the same `columns`, and return all, in order.
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from rl_twoclocks import batch
 from rl_twoclocks.cli import Stopped, explain
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.configure import compose, schema_keys
+from rl_twoclocks.rundir import flatten, plain, protocol
+from rl_twoclocks.safety import settle
 
 
 def train_all(jobs: Sequence[batch.Job], at_a_time: int) -> int:
@@ -46,3 +52,29 @@ def outcome(place: Path, random_return: float | None) -> float | None:
 def over(runs: Path, pattern: str) -> list[Path]:
     """Run directories below `runs` that match and are over, in order."""
     return [p for p in sorted(runs.glob(pattern)) if p.is_dir() and batch.is_over(p)]
+
+
+def settings(place: Path) -> str:
+    """Digest of what a run was made with and measured by, for a row of a CSV."""
+    return _digest(yaml.safe_load((place / "config.yaml").read_text()))
+
+
+def is_made(row: dict[str, str] | None, command: Sequence[str]) -> bool:
+    """Whether a row of a CSV is of this command, and presets have not changed since.
+
+    Rows from before digests were kept have none, and count.
+    """
+    if row is None or row["command"] != " ".join(command):
+        return False
+    if not row["settings"]:
+        return True
+    words = list(command[len(batch.COMMAND) :])
+    return row["settings"] == _digest(plain(settle(compose(words))[0]))
+
+
+def _digest(config: dict) -> str:
+    # Without what has its default value: a key that is new since changes no digest.
+    fields = dict(schema_keys())
+    values = flatten(protocol(config))
+    told = {k: v for k, v in values.items() if k not in fields or v != fields[k].default}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]

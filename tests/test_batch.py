@@ -66,18 +66,32 @@ def test_one_directory_of_another_command_stops_all_before_the_first(
     assert batch.told(old).endswith(" a=1")
 
 
-@pytest.mark.parametrize(("key", "value"), [("gamma", 0.5), ("clip_epsilon", 0.7)])
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [
+        ("algo", "gamma", 0.5),
+        ("algo", "clip_epsilon", 0.7),
+        ("eval", "episodes", 77),
+        ("diagnostics", "every", 3),
+        ("diagnostics", "thresholds", "seed"),
+    ],
+)
 def test_a_directory_of_the_same_words_with_other_presets_is_refused(
-    tmp_path: Path, key: str, value: float
+    tmp_path: Path, group: str, key: str, value: object
 ) -> None:
+    """Also where what differs only measures: runs of two protocols are not put side by side."""
     place = tmp_path / "arm" / "seed1"
     place.mkdir(parents=True)
     stored = plain(settle(compose(WORDS))[0])
     (place / "config.yaml").write_text(yaml.safe_dump(stored))
-    batch.claim([job(place)])
-    stored["algo"][key] = value
+    # What draws and what logs makes no other run.
+    stored["diagnostics"]["pictures"] = False
+    stored["logger"]["jsonl"] = False
     (place / "config.yaml").write_text(yaml.safe_dump(stored))
-    with pytest.raises(ConfigError, match=f"presets were others .algo.{key}: {value} -> "):
+    batch.claim([job(place)])
+    stored[group][key] = value
+    (place / "config.yaml").write_text(yaml.safe_dump(stored))
+    with pytest.raises(ConfigError, match=f"presets were others .{group}.{key}: {value} -> "):
         batch.claim([job(place)])
 
 

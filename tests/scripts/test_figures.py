@@ -365,6 +365,7 @@ def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) ->
         ("halfcheetah", "classic", 1, 1_000_000, 0, 0, "", 0.02),
         ("halfcheetah", "classic", 2, 1_000_000, 1, 0, "", 0.03),
         ("hopper", "classic", 1, 1_000_000, 0, 2, "step", 0.001),
+        ("reacher", "classic", 31, 1_000_000, 2, 7, "width", 0.001),
     ]
     write_csv(tmp_path / "healthy.csv", columns, rows)
     found = compute(tmp_path)
@@ -372,6 +373,10 @@ def test_overhead_is_that_of_the_task_whose_frames_cost_least(tmp_path: Path) ->
     assert (overhead["value"], overhead["high"], overhead["n"]) == (0.025, 0.03, 2)
     assert found["diag.danger_per_1m"]["value"] == pytest.approx(1 / 3, abs=1e-6)
     assert found["guard.orders_on_healthy"]["value"] == 2
+    # No task that is there is left out.
+    assert found["guard.orders_on_healthy.reacher"]["value"] == 7
+    assert found["diag.danger_per_1m.reacher"]["value"] == 2
+    assert "--tasks reacher --seeds 31 " in found["diag.danger_per_1m.reacher"]["command"]
 
 
 class TestGuard:

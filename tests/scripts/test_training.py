@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import training
+import yaml
 
 from rl_twoclocks import batch
+from rl_twoclocks.configure import compose
+from rl_twoclocks.rundir import plain
+from rl_twoclocks.safety import settle
 
 
 def test_a_run_that_diverged_counts_with_the_return_of_a_random_policy(tmp_path: Path) -> None:
@@ -32,3 +36,31 @@ def test_a_place_of_another_command_ends_a_script_with_a_word(
     with pytest.raises(SystemExit) as ended:
         training.train_all([(["python", "a=2"], place)], 1)
     assert ended.value.code == 2 and "of another command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "made"),
+    [
+        ("algo", "gamma", 0.5, False),
+        ("eval", "episodes", 77, False),
+        ("logger", "jsonl", False, True),
+        # As of a key that is new since, at its default.
+        ("algo", "newer_key", None, True),
+    ],
+)
+def test_a_row_counts_while_its_presets_are_what_they_were(
+    tmp_path: Path, group: str, key: str, value: object, made: bool
+) -> None:
+    words = ["task=cartpole", "clocks=classic", "seed=1"]
+    stored = plain(settle(compose(words))[0])
+    if key == "newer_key":
+        del stored["algo"]["target_kl"]
+        assert compose(words).algo.target_kl is None
+    else:
+        stored[group][key] = value
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
+    command = [*batch.COMMAND, *words]
+    row = {"command": " ".join(command), "settings": training.settings(tmp_path)}
+    assert training.is_made(row, command) is made
+    assert not training.is_made(row, [*command, "seed=2"]) and not training.is_made(None, command)
+    assert training.is_made(row | {"settings": ""}, command)
