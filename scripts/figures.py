@@ -21,6 +21,7 @@ import numpy as np
 
 from rl_twoclocks import scenario, verdict
 from rl_twoclocks.aggregate import (
+    combined,
     difference,
     interquartile_mean,
     normalised,
@@ -262,43 +263,79 @@ LAG_TWINS = ("decoupled", "geppo", "vtrace")
 """At lag 0 and clock ratio 1 these are `clipped`, up to rounding: its runs count for them there."""
 
 
-def lag_scores(rows: Rows) -> dict[tuple[str, int], list[float]]:
-    """Normalised scores by objective and lag, of the rows of one stage and task.
+LAG_PARTS = ("align", "filter", "ess")
+"""Made at one lag only."""
+LAG_SEEDS = {"screen": 3, "final": 10}
+LAG_SEEDS_MUJOCO = {"screen": 3, "final": 5}
+MUJOCO = ("halfcheetah", "hopper")
 
-    1 is the interquartile mean, at lag 0, of the objective that is best there. Empty without lag 0.
-    """
-    returns: dict[tuple[str, int], list[float]] = defaultdict(list)
+
+def lag_seeds(stage: str, task: str) -> int:
+    """Seeds that a stage of the lag curve asks for."""
+    return (LAG_SEEDS_MUJOCO if task in MUJOCO else LAG_SEEDS)[stage]
+
+
+def lag_gains(rows: Rows) -> dict[tuple[str, int], list[float]]:
+    """Returns above a random policy's by objective and lag, of the rows of one stage and task."""
+    gains: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
-        returns[row["objective"], int(row["lag"])].append(float(row["return_mean"]))
-    if ("clipped", 0) in returns:
-        returns |= {(twin, 0): returns["clipped", 0] for twin in LAG_TWINS}
-    tops = [float(interquartile_mean(np.array(v))) for (_, lag), v in returns.items() if lag == 0]
-    if not tops:
+        gain = float(row["return_mean"]) - RANDOM_RETURNS[row["task"]]
+        gains[row["objective"], int(row["lag"])].append(gain)
+    if ("clipped", 0) in gains:
+        gains |= {(twin, 0): gains["clipped", 0] for twin in LAG_TWINS}
+    return gains
+
+
+def lag_reference(gains: dict[tuple[str, int], list[float]], asked: int) -> list[float]:
+    """What score 1 is measured by: the gains at lag 0 of the objective that is best there.
+
+    Empty while an objective lacks one of the `asked` seeds at lag 0 (of few seeds the best is luck), and
+    where none learnt anything.
+    """
+    names = sorted({name for name, _ in gains} - {*LAG_PARTS})
+    fresh = [gains.get((name, 0), []) for name in names]
+    if not fresh or any(len(each) < asked for each in fresh):
+        return []
+    best = max(fresh, key=lambda each: float(interquartile_mean(np.array(each))))
+    return best if interquartile_mean(np.array(best)) > 0 else []
+
+
+def lag_scores(rows: Rows, asked: int) -> dict[tuple[str, int], list[float]]:
+    """Scores by objective and lag, of the rows of one stage and task; empty without a reference."""
+    gains = lag_gains(rows)
+    reference = lag_reference(gains, asked)
+    if not reference:
         return {}
-    low, best = RANDOM_RETURNS[rows[0]["task"]], max(tops)
-    return {key: normalised(values, low, best) for key, values in returns.items()}
+    one = float(interquartile_mean(np.array(reference)))
+    return {key: [gain / one for gain in each] for key, each in gains.items()}
 
 
 def lag_figures(rows: Rows) -> dict[str, Figure]:
     """Compute scores under lag, and the largest total variation that was measured.
 
-    Where a task has runs of the final stage, only those count; else the screen's.
+    Where a task has runs of the final stage, only those count; else the screen's. Left out is what lacks
+    seeds. Intervals hold what the seeds of the reference leave open.
     """
     figures: dict[str, Figure] = {}
     for task in sorted({row["task"] for row in rows}):
         mine = [row for row in rows if row["task"] == task]
         stage = "final" if any(row["stage"] == "final" for row in mine) else "screen"
-        mine = [row for row in mine if row["stage"] == stage]
+        asked = lag_seeds(stage, task)
+        gains = lag_gains([row for row in mine if row["stage"] == stage])
+        reference = lag_reference(gains, asked)
+        if not reference:
+            print(f"lag.*.{task}: left out, not all seeds are there at lag 0")
+            continue
         command = [{"command": LAG_COMMAND.format(stage)}]
-        for (objective, lag), values in sorted(lag_scores(mine).items()):
-            found = np.array(values)
+        for (objective, lag), each in sorted(gains.items()):
+            if len(each) < asked:
+                continue
+            score = combined([each, reference], lambda gain, one: gain / one)
             figures[f"lag.{objective}.{task}.{lag}"] = figure(
-                float(interquartile_mean(found)), *bootstrap_interval(found), len(found),
-                "score (1: best objective at lag 0)", command,
-            )  # fmt: skip
+                *score, len(each), "score (1: best objective at lag 0)", command
+            )
     most = float(np.nanmax([float(row["total_variation"]) for row in rows]))
-    command = LAG_COMMAND.format("screen")
-    figures["lag.max_tv"] = count(most, len(rows), "total variation", command)
+    figures["lag.max_tv"] = count(most, len(rows), "total variation", LAG_COMMAND.format("screen"))
     return figures
 
 

@@ -148,32 +148,57 @@ def test_missing_raw_files_are_named(tmp_path: Path, capsys) -> None:
     assert "returns.csv: missing" in printed
 
 
-def test_lag_scores_are_relative_to_the_best_objective_without_lag(tmp_path: Path) -> None:
-    columns = ["stage", "task", "objective", "lag", "seed", "return_mean", "total_variation"]
-    rows = [
-        ("screen", "cartpole", "clipped", 0, 1, 22, 0.1),
-        ("screen", "cartpole", "centred", 0, 1, 422, 0.1),
-        ("screen", "cartpole", "centred", 8, 1, 222, 0.6),
-        ("screen", "acrobot", "centred", 8, 1, -100, 0.7),
-        ("screen", "hopper", "centred", 0, 1, 18, 0.1),
-        ("screen", "hopper", "centred", 8, 1, 18, 0.1),
-        ("final", "hopper", "centred", 0, 1, 2018, 0.1),
-        ("final", "hopper", "centred", 8, 1, 1018, 0.2),
-        ("final", "hopper", "centred", 8, 2, 2018, 0.2),
-    ]
-    write_csv(tmp_path / "lag.csv", columns, rows)
-    found = compute(tmp_path)
-    value = {name: entry["value"] for name, entry in found.items()}
-    assert value["lag.clipped.cartpole.0"] == 0.0
-    assert value["lag.centred.cartpole.0"] == 1.0
-    assert value["lag.centred.cartpole.8"] == 0.5
-    # Without lag decoupled is clipped: the same runs count.
-    assert value["lag.decoupled.cartpole.0"] == 0.0
-    assert "lag.decoupled.hopper.0" not in value
-    # The final stage counts alone where there is one, and a task without lag 0 has no scores.
-    assert value["lag.centred.hopper.8"] == 0.75
-    assert not any("acrobot" in name for name in value)
-    assert value["lag.max_tv"] == 0.7
+class TestLag:
+    COLUMNS = ("stage", "task", "objective", "lag", "seed", "return_mean", "total_variation")
+
+    def rows(self, objective: str, lag: int, *values: float, task: str = "cartpole") -> list[tuple]:
+        stage = "final" if task == "hopper" else "screen"
+        return [(stage, task, objective, lag, k, v, 0.1 * lag) for k, v in enumerate(values)]
+
+    def test_scores_are_relative_to_the_best_objective_without_lag(self, tmp_path: Path) -> None:
+        rows = [
+            *self.rows("clipped", 0, 122.0, 122.0, 122.0),
+            *self.rows("centred", 0, 222.0, 222.0, 222.0),
+            *self.rows("centred", 8, 122.0, 122.0, 122.0),
+            *self.rows("align", 8, 222.0, 222.0, 222.0),
+            *self.rows("clipped", 8, 222.0, 222.0),
+            *self.rows("centred", 0, *[1018.0] * 5, task="hopper"),
+            *self.rows("centred", 8, *[768.0] * 5, task="hopper"),
+            ("screen", "hopper", "clipped", 7, 1, 9000.0, 0.1),
+        ]
+        write_csv(tmp_path / "lag.csv", list(self.COLUMNS), rows)
+        result = compute(tmp_path)
+        value = {name: entry["value"] for name, entry in result.items()}
+        assert value["lag.clipped.cartpole.0"] == 0.5
+        # Without lag decoupled is clipped: the same runs count.
+        assert value["lag.decoupled.cartpole.0"] == 0.5
+        assert value["lag.centred.cartpole.8"] == 0.5 and value["lag.align.cartpole.8"] == 1.0
+        # What lacks a seed has no figure.
+        assert "lag.clipped.cartpole.8" not in value
+        # The final stage counts alone where there is one.
+        assert value["lag.centred.hopper.8"] == 0.75 and "lag.clipped.hopper.7" not in value
+        assert value["lag.max_tv"] == 0.8
+
+    def test_there_are_no_scores_before_all_seeds_are_there_without_lag(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rows = [
+            *self.rows("clipped", 0, 122.0, 122.0, 122.0),
+            *self.rows("spo", 0, 500.0),
+            *self.rows("clipped", 8, 122.0, 122.0, 122.0),
+        ]
+        write_csv(tmp_path / "lag.csv", list(self.COLUMNS), rows)
+        assert list(compute(tmp_path)) == ["lag.max_tv"]
+        assert "lag.*.cartpole: left out" in capsys.readouterr().out
+
+    def test_the_interval_holds_what_the_reference_leaves_open(self, tmp_path: Path) -> None:
+        rows = [
+            *self.rows("clipped", 0, 72.0, 122.0, 172.0),
+            *self.rows("clipped", 8, 72.0, 72.0, 72.0),
+        ]
+        write_csv(tmp_path / "lag.csv", list(self.COLUMNS), rows)
+        found = compute(tmp_path)["lag.clipped.cartpole.8"]
+        assert found["value"] == 0.5 and found["low"] < 0.4 and found["high"] > 0.7
 
 
 def test_async_ratios_are_against_the_bound_and_the_best_synchronous_contender(
