@@ -27,6 +27,7 @@ from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.safety import settle
 from rl_twoclocks.window import BESIDES
+from tests.command_envs import start
 from tests.envs import run_config
 from tests.sources import collecting, publish, true_stamps
 
@@ -495,25 +496,66 @@ def test_a_job_that_was_suspended_has_not_waited(monkeypatch: pytest.MonkeyPatch
     assert clock.now() == 4.0 + patience.LONGEST
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends children with their parents")
-def test_a_worker_whose_simulator_hangs_ends_with_its_parent() -> None:
-    code = (
-        "import os, sys, time, multiprocessing as m\n"
-        "from rl_twoclocks.collect.patience import end_with_parent\n"
-        "def hang():\n"
-        "    end_with_parent(); print(os.getpid(), flush=True); time.sleep(600)\n"
-        "m.get_context('fork').Process(target=hang).start(); time.sleep(600)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
+HANGING = """
+import os, sys, time, multiprocessing as m
+from rl_twoclocks.collect.patience import end_with_starter
+def hang(pipe):
+    end_with_starter()
+    pipe.send(os.getpid())
+    while True:
+        sum(range(10**9))  # one call that holds the interpreter for seconds
+if __name__ == "__main__":
+    context = m.get_context(sys.argv[1])
+    mine, theirs = context.Pipe()
+    context.Process(target=hang, args=(theirs,)).start()
+    print(mine.recv(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends processes with their starters")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_whose_simulator_hangs_ends_with_the_learner(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    words = [sys.executable, str(script), method]
+    learner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert learner.stdout is not None
+    worker = psutil.Process(int(learner.stdout.readline()))
+    learner.kill()
+    learner.wait()
+    ended(worker)
+
+
+def ended(process: psutil.Process) -> None:
+    """Wait until a process is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         limit = time.monotonic() + 10
-        while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        while process.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < limit
             time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends processes with their starters")
+def test_the_pools_workers_end_with_a_learner_that_is_killed(tmp_path: Path) -> None:
+    """Also one that is stopped in its simulator, which sees no pipe close."""
+    words = ["task=cartpole", "collect=async", "collect.workers=2", "num_envs=4", "eval=off"]
+    words += ["total_frames=10_000_000", f"run_dir={tmp_path / 'run'}", "logger=jsonl"]
+    learner = start(words, tmp_path)
+    try:
+        rows, limit = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 90
+        while not (rows.exists() and rows.read_text().count("\n") > 2):
+            assert learner.poll() is None and time.monotonic() < limit
+            time.sleep(0.05)
+        pool = psutil.Process(learner.pid).children(recursive=True)
+        workers = [process for process in pool if process.ppid() != learner.pid]
+        assert len(workers) == 2
+        os.kill(workers[0].pid, signal.SIGSTOP)
+    finally:
+        learner.kill()
+        learner.wait()
+    for process in pool:
+        ended(process)
 
 
 def test_near_versions_first_needs_a_bound(tmp_path: Path) -> None:

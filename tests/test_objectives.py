@@ -216,6 +216,7 @@ def test_a_huge_ratio_has_a_finite_gradient(name: str, gap: float, advantage: fl
     assert torch.isfinite(grad).all()
     # Silenced where it has gone as far as was wanted, drawn back where it went the wrong way.
     if advantage > 0:
-        assert grad[0] == (0.0 if name != "vaco" else grad[0])
+        # VACO filters by the whole minibatch's distance: what it keeps goes on upwards.
+        assert grad[0] <= 0.0 if name == "vaco" else grad[0] == 0.0
     else:
         assert grad[0] > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from safetensors.torch import load, save
@@ -32,7 +32,7 @@ def largest_message(example: TensorDict) -> int:
 
 
 def unpack_slice(
-    message: bytes, example: TensorDict, newest: int, oldest: int | None = None
+    message: bytes, example: TensorDict, published: Collection[int], oldest: int | None = None
 ) -> TensorDict:
     """Read a slice from a generator that nobody has to trust.
 
@@ -42,7 +42,7 @@ def unpack_slice(
     Args:
         message: from the queue.
         example: a slice with the keys, shapes and types that it must have.
-        newest: the newest version that was ever published.
+        published: versions that were ever published.
         oldest: the oldest version that is learnt from; None: any.
 
     Raises:
@@ -60,13 +60,13 @@ def unpack_slice(
             and (value.abs() > LARGEST).any()
         ):
             raise RefusedError(f"{key} is beyond {LARGEST:g}")
-    versions = frames["policy_version"]
-    if int(versions.min()) < 0 or int(versions.max()) > newest:
-        raise RefusedError(f"version {int(versions.max())} where the newest is {newest}")
-    if int(versions.min()) != int(versions.max()):
+    version, other = int(frames["policy_version"].min()), int(frames["policy_version"].max())
+    if version != other:
         raise RefusedError("one slice of several versions")
-    if oldest is not None and int(versions.min()) < oldest:
-        raise RefusedError(f"version {int(versions.min())} where the oldest is {oldest}")
+    if oldest is not None and version < oldest:
+        raise RefusedError(f"version {version} where the oldest is {oldest}")
+    if version not in published:
+        raise RefusedError(f"version {version} was never published; the newest is {max(published)}")
     if "behaviour_log_prob" in frames:
         _settle_policy(frames)
     return TensorDict(frames, batch_size=example.batch_size)

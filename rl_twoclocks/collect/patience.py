@@ -1,9 +1,13 @@
-"""What waiting processes share: a clock that does not count sleep, and an end with the parent."""
+"""What waiting processes share: a clock that does not count sleep, and an end with their starter."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import multiprocessing
+import os
+import select
 import signal
 import sys
 import time
@@ -36,3 +40,23 @@ def end_with_parent() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_starter() -> None:
+    """The same for a process of `multiprocessing`, whose parent may be a server that lives on.
+
+    It ends with whoever called `start`: the kernel kills it when the other end of the pipe between the
+    two is closed, whatever this process is doing then.
+    """
+    starter = multiprocessing.parent_process()
+    if sys.platform != "linux" or starter is None:
+        return
+    pipe = starter.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    # Closed before the kernel was asked to tell.
+    watch = select.poll()
+    watch.register(pipe, 0)
+    if watch.poll(0):
+        os.kill(os.getpid(), signal.SIGKILL)

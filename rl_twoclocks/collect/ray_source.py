@@ -93,6 +93,8 @@ class RaySource:
         self.policy, self.version = ray.put(self.published), self.published.version
         self.actors: dict[int, Any] = {}
         self.pending: dict[Any, int] = {}
+        self.told: dict[Any, int] = {}
+        """Orders under way, and to which actor."""
         self.clock = WakingClock()
         self.asked: dict[int, float] = {}
         """When each actor was asked for the slice that it owes."""
@@ -125,7 +127,10 @@ class RaySource:
         frames, self.uncounted = self.uncounted, 0
         heard = self.clock.now()
         while True:
+            restarts = self.restarts
             self._gather()
+            # Who was started again has the time that all have.
+            heard = self.clock.now() if self.restarts > restarts else heard
             wanted = self.collect.workers - len(taken)
             stamps = [stamp for stamp, _ in self.waiting]
             order = self.collect.order
@@ -197,14 +202,17 @@ class RaySource:
         remote = ray.remote(Actor).options(num_cpus=1, max_concurrency=1)
         self.actors[index] = remote.remote(self.config, index, self.envs, self.steps, life)
         if self.noise is not None:
-            self.actors[index].order.remote("set_noise", self.noise)
+            self._order(index, "set_noise", self.noise)
         self._ask(index)
 
     def _tell(self, what: str, argument: Any) -> None:
-        for actor in self.actors.values():
+        for index in self.actors:
             # Of a cluster that is gone `next` will say so.
             with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
-                actor.order.remote(what, argument)
+                self._order(index, what, argument)
+
+    def _order(self, index: int, what: str, argument: Any) -> None:
+        self.told[self.actors[index].order.remote(what, argument)] = index
 
     def _ask(self, index: int) -> None:
         self.pending[self.actors[index].collect.remote(self.policy)] = index
@@ -219,20 +227,15 @@ class RaySource:
 
     def _gather(self) -> None:
         """Take over what the actors have finished."""
-        if not self.pending:
-            return
-        done, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
-        for future in done:
+        # Orders first: what an actor collects after one that failed is worth nothing.
+        for future in self._done(self.told):
+            # Of one that is gone its slice, which is under way, will say so.
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._outcome(self.told.pop(future), future)
+        for future in self._done(self.pending):
             index = self.pending.pop(future)
             try:
-                version, arrays = ray.get(future)
-            except ray.exceptions.RayTaskError as error:
-                cause = error.cause
-                if isinstance(cause, NonFiniteError):
-                    raise NonFiniteError(f"{cause} (in Ray worker {index})") from None
-                raise WorkerError(
-                    f"Ray worker {index} raised {type(cause).__name__}: {cause}\n{error}"
-                ) from None
+                version, arrays = self._outcome(index, future)
             except ray.exceptions.RayError as error:
                 # The actor, its node, or what it had put into the object store.
                 self._replace(index, error)
@@ -248,6 +251,28 @@ class RaySource:
                 del self.pending[future]
                 ray.kill(self.actors[index])
                 self._replace(index, TimeoutError(f"nothing for {self.collect.patience:g} seconds"))
+
+    def _done(self, futures: dict[Any, int]) -> list[Any]:
+        if not futures:
+            return []
+        return ray.wait(list(futures), num_returns=len(futures), timeout=0)[0]
+
+    def _outcome(self, index: int, future: Any) -> Any:
+        """What a call of an actor returned.
+
+        Raises:
+            WorkerError, NonFiniteError: it raised.
+            RayError: the actor is gone, or what it returned is.
+        """
+        try:
+            return ray.get(future)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, NonFiniteError):
+                raise NonFiniteError(f"{cause} (in Ray worker {index})") from None
+            raise WorkerError(
+                f"Ray worker {index} raised {type(cause).__name__}: {cause}\n{error}"
+            ) from None
 
     def _replace(self, index: int, error: Exception) -> None:
         self.restarts += 1

@@ -3,10 +3,10 @@
 Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew),
 `over` (there once a learner has ended) and, under that word, `config` (JSON), `policy` and `version`
 (newest published), `orders` (JSON; what generators do besides collecting), `versions` (sorted set of the
-partitions that hold slices), `slices:<version>` (one list each), `sent` (by generator, the number of its
-last slice), `generators` (how many have joined), `lost` (slices that a full queue dropped). So two
-sittings never mix. Everything expires an hour after it was last touched, so that an abandoned run leaves
-nothing behind.
+partitions that hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent`
+(by generator, the number of its last slice), `generators` (how many have joined), `lost` (slices that a
+full queue dropped). So two sittings never mix. A run's name is quoted as in an address. Everything
+expires an hour after it was last touched, so that an abandoned run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -80,24 +80,30 @@ if ARGV[4] == 'near' then
   end
   if slack ~= 1 then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1) end
 end
+-- One entry per slice that waits, by the version that it is of.
+local entries = {}
+for _, v in ipairs(versions) do
+  for _ = 1, redis.call('LLEN', ARGV[1] .. v) do entries[#entries + 1] = v end
+end
 if ARGV[4] == 'random' then
   math.randomseed(tonumber(ARGV[5]))
-  for i = #versions, 2, -1 do
+  for i = #entries, 2, -1 do
     local j = math.random(i)
-    versions[i], versions[j] = versions[j], versions[i]
+    entries[i], entries[j] = entries[j], entries[i]
   end
 end
-local result = {expired}
+local result = {expired, 0}
+for i = 1, math.min(#entries, tonumber(ARGV[3])) do
+  local slice = redis.call('LPOP', ARGV[1] .. entries[i])
+  -- What is far too large is not sent: an empty message stands for it.
+  if #slice > tonumber(ARGV[6]) then slice = '' end
+  result[#result + 1] = slice
+end
 for _, v in ipairs(versions) do
-  while #result <= tonumber(ARGV[3]) do
-    local slice = redis.call('LPOP', ARGV[1] .. v)
-    if not slice then break end
-    -- What is far too large is not sent: an empty message stands for it.
-    if #slice > tonumber(ARGV[6]) then slice = '' end
-    result[#result + 1] = slice
-  end
   if redis.call('LLEN', ARGV[1] .. v) == 0 then redis.call('ZREM', KEYS[1], v) end
 end
+result[2] = redis.call('INCRBY', KEYS[3], expired + #result - 2)
+redis.call('EXPIRE', KEYS[3], ARGV[7])
 return result
 """
 
@@ -108,11 +114,6 @@ URL_VARIABLE = "RL_TWOCLOCKS_REDIS_URL"
 def address(url: str | None) -> str:
     """The address that is meant: the one given, the environment's, or this machine's."""
     return url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
-
-
-def _literal(text: str) -> str:
-    """Text as a part of a pattern that matches nothing else."""
-    return re.sub(r"([][*?^\\-])", r"\\\1", text)
 
 
 class QueueState(NamedTuple):
@@ -136,11 +137,14 @@ class RedisQueue:
             ConfigError: the address is none.
         """
         self.run, self.patience = run, patience
+        self.taken = 0
+        """Slices that the server has given away or dropped as too old, by its own count."""
         self.reached = False
         """Whether the server has ever answered."""
         self.should_stop: Stop = never
         """Asked while a server is waited for."""
-        self.base = self.prefix = f"rl_twoclocks:{run}:"
+        # Quoted, a name is no pattern, and no part of another one's keys.
+        self.base = self.prefix = f"rl_twoclocks:{quote(run, safe='')}:"
         self.url = masked(url)
         try:
             # redis-py's own retries would hide an outage for seconds.
@@ -196,7 +200,7 @@ class RedisQueue:
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
-        for key in self.server.scan_iter(_literal(self.base) + "*"):
+        for key in self.server.scan_iter(self.base + "*"):
             self.server.delete(key)
 
     def announce(self, config: str, version: int, policy: bytes, orders: str = "{}") -> None:
@@ -232,19 +236,26 @@ class RedisQueue:
         draw: int,
         largest: int = 2**29,
     ) -> tuple[list[bytes], int] | None:
-        """At most `wanted` slices, and how many were dropped as too old; None if the run is gone.
+        """At most `wanted` slices, and how many were dropped; None if the run is gone.
 
-        A message of more than `largest` bytes is dropped and comes as an empty one.
+        Dropped are those that are too old, and those whose reply was lost on its way. A message of more
+        than `largest` bytes is dropped and comes as an empty one. `fifo` goes by version, and by arrival
+        within one.
 
         A server that was started anew has forgotten everything: announce the run again.
         """
         oldest = -(2**31) if max_staleness is None else version - max_staleness
-        keys = [self.prefix + "versions", self.prefix + "config"]
-        arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw, largest]
+        keys = [self.prefix + key for key in ("versions", "config", "taken")]
+        arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw, largest, LIFE]
         result: Any = self._try(lambda: self._take(keys, arguments))
         if result[0] == -1:
+            self.taken = 0
             return None
-        return list(result[1:]), int(result[0])
+        expired, taken, *slices = result
+        # What was taken when the reply was lost is gone; a server that was started anew counts from 0.
+        lost = max(int(taken) - self.taken - int(expired) - len(slices), 0)
+        self.taken = int(taken)
+        return slices, int(expired) + lost
 
     def readings(self) -> QueueState:
         """What waits, was dropped and was sent; keeps the sitting from expiring."""
@@ -275,12 +286,11 @@ class RedisQueue:
         """Drop what waits; how many slices it was."""
         waiting = self.readings().waiting
         keys = [self.prefix + "versions"]
-        self._try(lambda: [self.server.delete(k) for k in self.server.scan_iter(self._slices())])
+        self._try(
+            lambda: [self.server.delete(k) for k in self.server.scan_iter(self.prefix + "slices:*")]
+        )
         self._try(lambda: self.server.delete(*keys))
         return waiting
-
-    def _slices(self) -> str:
-        return _literal(self.prefix) + "slices:*"
 
     def close(self) -> None:
         """Take the sitting off the server, if it is there: generators see it and end."""
@@ -289,7 +299,7 @@ class RedisQueue:
             if self.server.get(self.base + "sitting") == self.prefix.encode():
                 self.server.delete(self.base + "sitting")
                 self.server.set(self.base + "over", 1, ex=LIFE)
-            for key in self.server.scan_iter(_literal(self.prefix) + "*"):
+            for key in self.server.scan_iter(self.prefix + "*"):
                 self.server.delete(key)
         self.server.close()
 

@@ -43,6 +43,10 @@ from rl_twoclocks.seeding import stream_seed
 Answer = TypeVar("Answer")
 POLL = 0.002
 """Seconds between two looks into an empty queue."""
+KEPT = 64
+"""Published versions that are remembered at least."""
+LOOK = 1.0
+"""Seconds between two looks at local generators while a slice is waited for."""
 
 
 def name_of(config: Config) -> str:
@@ -102,7 +106,8 @@ class RedisSource:
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
         self.told = json.dumps(told)
         self.policy = behaviour.published()
-        self.newest = self.policy.version
+        self.versions = {self.policy.version}
+        """All that were ever published and may still be learnt from."""
         self.orders = Orders()
         self.unsaid = self.undropped = False
         """What the server, which was away, does not know yet; what it still has to drop."""
@@ -130,7 +135,7 @@ class RedisSource:
         # Also where nothing has to be waited for, because the others are fast enough.
         self._look_after()
         taken: list[TensorDict] = []
-        heard = self.clock.now()
+        heard = looked = self.clock.now()
         oldest = None if max_staleness is None else version - max_staleness
         while True:
             if should_stop():
@@ -157,15 +162,22 @@ class RedisSource:
             self._refuse("too old, and more than the queue has room for", expired - honest)
             for message in messages:
                 try:
-                    taken.append(unpack_slice(message, self.example, self.newest, oldest))
+                    taken.append(unpack_slice(message, self.example, self.versions, oldest))
                     heard = self.clock.now()
                 except RefusedError as error:
                     self._refuse(str(error))
             if len(taken) == self.collect.workers:
                 break
             # Also while messages come that have to be refused: they may never end.
-            self._look_after()
-            if self.clock.now() - heard > self.collect.patience:
+            if self._look_after():
+                heard = self.clock.now()
+            if self.local and self.clock.now() - looked > LOOK:
+                looked = self.clock.now()
+                if (state := self._now(self.queue.readings)) is not None:
+                    self._end_hung(state)
+            # Local ones that hang are found out by the second look after their patience.
+            late = 2 * LOOK if self.local else 0.0
+            if self.clock.now() - heard > self.collect.patience + late:
                 raise WorkerError(self._silence())
             if len(messages) < wanted:
                 time.sleep(POLL)
@@ -181,8 +193,11 @@ class RedisSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
         self.policy = behaviour.published()
-        # With `lag_mode=ring` the policy that acts may be older than the one before it.
-        self.newest = max(self.newest, self.policy.version)
+        self.versions.add(self.policy.version)
+        if (limit := self.collect.max_staleness) is not None:
+            # With `lag_mode=ring` the policy that acts may be older than the one before it.
+            newest = max(self.versions)
+            self.versions = {v for v in self.versions if newest - v <= 2 * limit + KEPT}
         self._say()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
@@ -277,8 +292,9 @@ class RedisSource:
             elif self.clock.now() - generator.heard > self.collect.patience:
                 generator.process.kill()
 
-    def _look_after(self) -> None:
-        """Start local generators that have died again."""
+    def _look_after(self) -> bool:
+        """Start local generators that have died again; return whether there were any."""
+        restarts = self.restarts
         for i, process in enumerate(generator.process for generator in self.local):
             if process.poll() is None:
                 continue
@@ -294,6 +310,7 @@ class RedisSource:
                     f"collect.max_restarts={self.collect.max_restarts} restarts are used up"
                 )
             self.local[i] = self._start()
+        return self.restarts > restarts
 
     def _silence(self) -> str:
         text = f"no slice for {self.collect.patience:g} seconds from {self.queue.url}"

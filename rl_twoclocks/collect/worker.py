@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from rl_twoclocks.collect.generator import Generator
-from rl_twoclocks.collect.patience import end_with_parent
+from rl_twoclocks.collect.patience import end_with_starter
 from rl_twoclocks.collect.shared import Board, Shelf
 from rl_twoclocks.config import Config
 
@@ -35,7 +35,7 @@ def work(
     Sends None for every slice filled, and (error's name, message, traceback) before it ends on an
     error. Receives (method of the generator, argument).
     """
-    end_with_parent()
+    end_with_starter()
     # The trainer handles signals, which often go to all its processes, and ends its workers itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
