@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+import torch
 from torch import Tensor
 
 
@@ -67,12 +68,16 @@ def clock_readings(
 
     Returns:
         `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds for
-        which a frame has been in the window, this one included. ratio_measured: frames in the window
+        which a frame has been in the window, this one included, if all rollouts were as long as the
+        newest. ratio_measured: frames in the window
         per fresh one; equals B / U once the window is full. reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
-    # What waited before it was learnt from served no round by that.
-    served = staleness - staleness.min() + 1
+    # By its place, not its stamp: what waited before it came has served no round by that, and neighbours
+    # may share a version.
+    columns = max(fresh // versions.shape[0], 1)
+    ages = torch.arange(versions.shape[1] - 1, -1, -1, device=versions.device)
+    served = (ages // columns + 1).double().expand_as(staleness)
     if keep is not None:
         keep = keep.to(versions.device)
         staleness, served = staleness.flatten()[keep], served.flatten()[keep]

@@ -180,6 +180,7 @@ def predict(config: Config) -> Lag:
     The pool's slots make data older only where it is taken in order of arrival or at random.
     """
     c, collect = config.clocks, config.collect
+    held = math.ceil(c.batch_size / c.update_frequency)
     worst: float = oldest_policy(c)
     newest = worst / 2
     if collect.mode != "sync":
@@ -189,11 +190,11 @@ def predict(config: Config) -> Lag:
         )
         worst += queued + 1
         if collect.max_staleness is not None:
-            newest, worst = min(newest, collect.max_staleness), min(worst, collect.max_staleness)
+            limit = collect.max_staleness - (held - 1)
+            newest, worst = min(newest, limit), min(worst, limit)
     # The delay comes after the pool and its limit.
     delay = c.lag if c.lag_mode == "queue" else 0
     newest, worst = newest + delay, worst + delay
-    held = math.ceil(c.batch_size / c.update_frequency)
     return Lag(newest, newest + (held - 1) / 2, worst + held - 1)
 
 

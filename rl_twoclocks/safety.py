@@ -201,13 +201,14 @@ def _check_workers(config: Config) -> None:
             f"collect.device={collect.device} is for collect=sync: with collect={collect.mode} policies "
             "act on the CPU"
         )
-    oldest = oldest_policy(c)
+    acted, kept = oldest_policy(c), -(-c.batch_size // c.update_frequency) - 1
     limit = collect.max_staleness
-    if limit is not None and oldest > limit:
+    if limit is not None and acted + kept > limit:
         raise ConfigError(
             f"clocks.publish_interval={c.publish_interval} and clocks.lag={c.lag} let policies act that "
-            f"are {oldest} versions old, and collect.max_staleness={limit} would drop all that they "
-            f"collect: write collect.max_staleness={oldest}"
+            f"are {acted} versions old, the window keeps frames for {kept} more, and "
+            f"collect.max_staleness={limit} would drop all that they collect: write "
+            f"collect.max_staleness={acted + kept}"
         )
     if limit is None and collect.order == "near":
         raise ConfigError(

@@ -25,7 +25,7 @@ from rl_twoclocks.record import Display, RunInfo, checkpoint, make_loggers
 from rl_twoclocks.record.events import Events
 from rl_twoclocks.result import Result
 from rl_twoclocks.rundir import plain, run_name, write_text
-from rl_twoclocks.safety import Derived
+from rl_twoclocks.safety import Derived, oldest_policy
 from rl_twoclocks.signals import StopSignal
 from rl_twoclocks.steering import Steering
 
@@ -147,6 +147,10 @@ class Session:
         parts = self.parts
         assert parts.source is not None
         limit = self.config.collect.max_staleness
+        if limit is not None:
+            # A frame has to be young enough when it leaves the window, not only when it comes.
+            stays = parts.window.rollouts(parts.update_frequency) - 1
+            limit = max(limit - stays, oldest_policy(self.config.clocks))
         if self.align:
             parts.window.clear()
             self._tick(parts.source.discard())

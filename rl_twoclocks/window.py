@@ -85,6 +85,10 @@ class Window:
         if self.frames is not None:
             self.frames = self.frames[:, -self.length :]
 
+    def rollouts(self, update_frequency: int) -> int:
+        """Rounds for which a frame stays, with rollouts of so many frames."""
+        return -(-self.length * self.num_envs // update_frequency)
+
     def append(self, rollout: TensorDict) -> None:
         """Add a rollout [N, T]; the oldest frames beyond the window's size are dropped."""
         rollout = rollout.exclude(*BESIDES)

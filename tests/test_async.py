@@ -285,6 +285,7 @@ def test_the_order_to_align_waits_for_data_of_the_newest_policy(tmp_path: Path) 
             ["clocks.lag=4", "clocks.lag_mode=ring", "clocks.publish_interval=4"],
             "write collect.max_staleness=19$",
         ),
+        (["clocks.batch_size=256", "collect.max_staleness=2"], "write collect.max_staleness=3$"),
         (["clocks.align_kl=0.1", "diagnostics=minimal"], "write diagnostics=default"),
         (["clocks.publish_kl=0.1", "diagnostics=off"], "write diagnostics=default"),
     ],
@@ -313,6 +314,17 @@ def test_twenty_kills_lose_nothing_and_leave_no_memory_behind(tmp_path: Path) ->
         assert source.readings()["collect/restarts"] == 20
         assert used[-1] - used[4] < 20e6
         assert len([c for c in me.children(recursive=True) if "worker" in c.name()]) <= 2
+
+
+def test_no_frame_grows_older_than_the_bound_in_the_window(tmp_path: Path) -> None:
+    """A slice may come at age 1 at most: the window of four rollouts keeps it for three rounds more."""
+    words = ["collect=async", "collect.order=fifo", "collect.slots=8", "collect.max_staleness=4"]
+    words += ["clocks.batch_size=256", "clocks.ratio.mode=observe", "diagnostics=default"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words, "total_frames=2560"))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert max(row["clock/staleness_max"] for row in rows) <= 4
+    # It would have been older: slices had to be dropped for it.
+    assert rows[-1]["clock/dropped_frames"] > 0
 
 
 def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(

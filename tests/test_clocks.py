@@ -25,8 +25,8 @@ def test_readings_of_a_window_of_three_versions_by_hand() -> None:
             "clock/staleness_min": 0.0,
             "clock/staleness_mean": 5 / 3,
             "clock/staleness_max": 3.0,
-            "clock/lifetime_mean": 8 / 3,
-            "clock/lifetime_max": 4.0,
+            "clock/lifetime_mean": 2.0,
+            "clock/lifetime_max": 3.0,
             "clock/publish_lag": 2,
             "clock/reuse": 12.0,
             "clock/steps_per_frame": 6.0,
@@ -54,6 +54,7 @@ def test_how_often_a_frame_serves_does_not_depend_on_whose_policy_collected_it(
     assert got["clock/ratio_measured"] == 1.0
     assert got["clock/reuse"] == 10.0
     assert got["clock/steps_per_frame"] == 40 / 32
+    assert got["clock/lifetime_mean"] == got["clock/lifetime_max"] == 1.0
 
 
 def test_collectors_that_stopped_receiving_policies_show_as_staleness_and_lag() -> None:

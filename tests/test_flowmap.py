@@ -62,6 +62,8 @@ def test_the_pool_bounds_the_predicted_age() -> None:
     assert (free.newest, free.oldest) == (1.0, 8.0)
     bounded = draw(["task=pendulum", "collect=async", "collect.max_staleness=2"]).predicted
     assert bounded.oldest == 2.0
+    words = ["task=pendulum", "collect=async", "collect.max_staleness=4", "clocks.batch_size=6144"]
+    assert draw([*words, "clocks.ratio.mode=observe"]).predicted.oldest == 4.0
 
 
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
