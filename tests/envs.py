@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,21 @@ class Raising(Target):
         return super().step(action)
 
 
+class Hanging(Target):
+    """Target that hangs inside step at its decision `frame`, if nobody has made the file `once` yet."""
+
+    def __init__(self, once: str = "", frame: int = 40) -> None:
+        super().__init__()
+        self.once, self.frame, self.decisions = Path(once), frame, 0
+
+    def step(self, action: Any) -> tuple:
+        self.decisions += 1
+        if self.decisions == self.frame and not self.once.exists():
+            self.once.touch()
+            time.sleep(600)
+        return super().step(action)
+
+
 _REGISTERED: dict[str, tuple[type[gym.Env], dict[str, Any]]] = {
     "Counter": (Counter, {}),
     "Lengths": (Counter, {"lengths": [3, 7]}),
@@ -206,6 +222,7 @@ _REGISTERED: dict[str, tuple[type[gym.Env], dict[str, Any]]] = {
     "Poison": (Poison, {}),
     "Counting": (Counting, {}),
     "Raising": (Raising, {}),
+    "Hanging": (Hanging, {}),
 }
 for _name, (_class, _kwargs) in _REGISTERED.items():
     if f"{PREFIX}/{_name}-v0" not in gym.registry:

@@ -73,7 +73,7 @@ def test_an_actor_that_replaces_another_gets_the_noise_too(monkeypatch: pytest.M
     source: Any = object.__new__(ray_source.RaySource)
     source.config, source.envs, source.steps, source.life, source.restarts = None, 2, 4, 0, 1
     source.actors, source.pending, source.policy, source.noise = {}, {}, None, "noise"
-    source.asked, source.clock = {}, WakingClock()
+    source.asked, source.told, source.clock = {}, {}, WakingClock()
     source._start(0)
     source.actors[0].order.remote.assert_called_once_with("set_noise", "noise")
 
@@ -121,6 +121,50 @@ def test_an_actor_that_gives_nothing_is_replaced(cluster: Any, tmp_path: Path) -
         parts.close()
 
 
+@on_ray
+def test_an_actor_that_hangs_is_replaced_where_there_is_no_other(
+    cluster: Any, tmp_path: Path
+) -> None:
+    words = ["collect=ray", "collect.workers=1", "collect.patience=120"]
+    words += [f"task.kwargs={{once: {tmp_path / 'once'}}}"]
+    config, derived = settle(run_config("Hanging", tmp_path / "run", *words))
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        source: Any = parts.source
+        source.next(0, None)
+        source.collect = config.collect.model_copy(update={"patience": 3.0})
+        replace = source._replace
+
+        def patient(*arguments: Any) -> None:
+            # A new one takes seconds to begin on a busy machine.
+            source.collect = config.collect
+            replace(*arguments)
+
+        source._replace = patient
+        for _ in range(5):
+            assert source.next(0, None) is not None
+        assert source.readings()["collect/restarts"] == 1
+    finally:
+        parts.close()
+
+
+@on_ray
+def test_an_order_that_fails_is_heard_of(cluster: Any, tmp_path: Path) -> None:
+    config, derived = settle(run_config("Target", tmp_path, "collect=ray"))
+    parts = build(config, derived)
+    try:
+        parts.start_source(config)
+        source: Any = parts.source
+        source.next(0, None)
+        source._tell("begin_other_episodes", 1)
+        with pytest.raises(WorkerError, match="no attribute 'begin_other_episodes'"):
+            for _ in range(20):
+                source.next(0, None)
+    finally:
+        parts.close()
+
+
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,7 +182,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_of_the_workers(
     source.clock, source.pending, source.version, source.uncounted = WakingClock(), {1: 0}, 0, 0
     order = SimpleNamespace(remote=silent)
     source.actors, source.mine = {0: SimpleNamespace(order=order)}, False
-    source.noise = None
+    source.noise, source.restarts, source.told = None, 0, {}
     source.begin_new_episodes(0, 1)
     source.set_noise((None, 1))
     for version in (0, 1):
