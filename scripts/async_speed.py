@@ -7,7 +7,8 @@ no records but metrics.jsonl. Contenders, each a run of its own, in turns within
 (one thread, the baseline), `sync-2` (two threads), `processes` (one process per environment),
 `envpool-2` (envpool on two threads) and `async` (one worker). Measured: frames per second from the end
 of the warm-up to the end of the run. The bound is the baseline's frames per second times (collect +
-update) / max(collect, update), its seconds per round: what perfect overlap would give. Figures are
+update) / max(collect, update), its seconds per round: what perfect overlap would give, what a round
+costs besides left as it is. `steps` a round tell that all do the same work. Figures are
 medians over repeats of ratios within a repeat: `async.of_bound` (async over the bound; mark 0.85) and
 `async.vs_best_sync` (async over the fastest synchronous contender of the repeat; mark above 1).
 """
@@ -60,6 +61,7 @@ def measure(extra: list[str], rounds: int, warmup: int) -> dict[str, float]:
         "fps": learnt / seconds,
         "collect_seconds": statistics.median(r["time/collect_seconds"] for r in timed),
         "update_seconds": statistics.median(r["time/update_seconds"] for r in timed),
+        "steps": statistics.fmean(r["train/steps"] for r in timed),
         "staleness_mean": statistics.fmean(r["clock/staleness_mean"] for r in timed),
         "dropped_frames": last.get("clock/dropped_frames", 0.0),
     }
