@@ -9,8 +9,10 @@ import yaml
 from pydantic import BaseModel
 
 from rl_twoclocks.config import Config
+from rl_twoclocks.config_commands import SweepConfig
 from rl_twoclocks.configure import compose, config_dir, groups, schema_keys
 from rl_twoclocks.rundir import plain
+from rl_twoclocks.sweep import load
 
 _USAGE = {
     "train": """\
@@ -67,18 +69,36 @@ def help_text(name: str, schema: type[BaseModel]) -> str:
                 f"{group:<14} {text}", 96, initial_indent="  ", subsequent_indent=" " * 17
             )
         lines.append("")
-    values = plain(compose()) if schema is Config else {}
     lines.append("Keys, as key=value:")
-    section = ""
+    lines += _keys(schema, plain(compose()) if schema is Config else {})
+    if schema is Config:
+        lines += ["", "Keys of a search, with sweep=optuna:"]
+        lines += _keys(SweepConfig, load("optuna", []).model_dump(exclude={"space"}), "sweep.")
+        lines += [
+            "  sweep.space.<key>.choices, sweep.space.<key>.low, .high, .log",
+            "      An axis of the space, besides or in place of those in configs/sweep/optuna.yaml.",
+            "",
+            "Several runs: -m key=1,2,3; two at a time: -m sweep.jobs=2 ...",
+            "Hydra's own options: --hydra-help. To see a resolved configuration: --cfg job",
+        ]
+    return "\n".join(lines)
+
+
+def _keys(schema: type[BaseModel], values: dict[str, Any], prefix: str = "") -> list[str]:
+    """Every key with its default and meaning; `values` are defaults that are not the schema's own."""
+    lines: list[str] = []
+    section = None
     # What people type most stands at the top level, so it comes first.
     for key, field in sorted(schema_keys(schema), key=lambda item: "." in item[0]):
         head = key.rsplit(".", 1)[0] if "." in key else ""
-        if head != section:
-            section = head
+        if head != section and section is not None:
             lines.append("")
+        section = head
+        if values and key.partition(".")[0] not in values:
+            continue
         default = _lookup(values, key) if values else field.get_default()
         required = not values and field.is_required()
-        lines.append(f"  {key}" + ("" if required else f" [{_show(default)}]"))
+        lines.append(f"  {prefix}{key}" + ("" if required else f" [{_show(default)}]"))
         if field.description:
             lines += textwrap.wrap(
                 " ".join(field.description.split()),
@@ -86,13 +106,7 @@ def help_text(name: str, schema: type[BaseModel]) -> str:
                 initial_indent="      ",
                 subsequent_indent="      ",
             )
-    if schema is Config:
-        lines += [
-            "",
-            "Several runs: -m key=1,2,3; two at a time: -m sweep.jobs=2 ...; a search: sweep=optuna.",
-            "Hydra's own options: --hydra-help. To see a resolved configuration: --cfg job",
-        ]
-    return "\n".join(lines)
+    return lines
 
 
 def _defaults(name: str) -> dict[str, Any]:

@@ -105,7 +105,10 @@ def test_the_help_option_exits_with_0(tmp_path: Path, name: str) -> None:
 
 
 def test_the_resolved_configuration_is_shown_as_help_says(tmp_path: Path) -> None:
-    assert "--cfg job" in help_text("train", Config)
+    text = help_text("train", Config)
+    assert "--cfg job" in text
+    # What a search takes, too.
+    assert "sweep.trials [30]" in text and "sweep.space.<key>.choices" in text
     done = command(["task=hopper", "--cfg", "job"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "env_id: Hopper-v5" in done.stdout
