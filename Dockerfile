@@ -42,7 +42,7 @@ RUN pip install -c constraints.txt ".[envpool]"
 # Give your own uid, so that what the container writes into a mounted runs/ is yours:
 # --build-arg UID=$(id -u)
 ARG UID=1000
-RUN useradd --create-home --uid "$UID" trainer \
+RUN useradd --non-unique --create-home --uid "$UID" trainer \
     && install -d -o trainer -g trainer /home/trainer/runs
 USER trainer
 WORKDIR /home/trainer

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from tensordict import TensorDict
 
+from rl_twoclocks import evaluate
 from rl_twoclocks.clocks import Clocks
 from rl_twoclocks.collect import BehaviourPolicy, Delay, Episodes, Ring, Source, make_source
-from rl_twoclocks.config import CollectConfig, Config, ConfigError
+from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
-from rl_twoclocks.evaluate import under_changed_conditions
 from rl_twoclocks.learner import Learner
 from rl_twoclocks.models import ActionMap, ActorCritic
 from rl_twoclocks.normalize import Normalizer
@@ -165,10 +165,12 @@ def build(config: Config, derived: Derived) -> Parts:
             f"{list(env.observation_shape)}: write model={'cnn' if env.image else 'mlp'}"
             + (" normalize.observation=false" if env.image else "")
         )
-    if config.eval.enabled and config.eval.changed:
-        # Conditions that cannot be had are found out now, not at the first evaluation.
-        changed = under_changed_conditions(config)
-        make_env(changed.task, CollectConfig(), 1, env_seeds(config.seed, "check", 1)).close()
+    if config.eval.enabled:
+        try:
+            evaluate.check(config)
+        except ConfigError:
+            env.close()
+            raise
     shape = env.observation_shape
     model = ActorCritic(shape, env.action_spec, config.model, generator(config.seed, "weights"))
     flat = FlatParameters(model.to(device))

@@ -145,15 +145,16 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     swept = [a for a in arguments if a.startswith("sweep=")]
     if swept:
         sys.exit(_search(swept[-1].partition("=")[2], [a for a in arguments if a not in swept]))
-    code = 0
+    code, begun = 0, False
     multirun = any(a in _MULTIRUN for a in arguments)
     if any(a.startswith(_JOBS) for a in arguments):
         sys.exit(_at_once(arguments, multirun, schema))
 
     def attempt(values: Any) -> Any:
-        nonlocal code
+        nonlocal code, begun
         from rl_twoclocks.configure import validate
 
+        begun = True
         # Hydra's quiet logging would also hide what loggers have to say.
         logging.getLogger().setLevel(logging.WARNING)
         try:
@@ -185,7 +186,11 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     sys.argv[1:] = flags[:1] + free_form([a for a in arguments if a not in _MULTIRUN])
     run = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(attempt)
     if not multirun:
-        run()
+        try:
+            run()
+        except SystemExit as error:
+            # Hydra has said what is wrong with the command line, in its own words.
+            sys.exit(BAD_CONFIG if error.code == FAILED and not begun else error.code)
         sys.exit(code)
     sweep = Sweep(jobs)
     try:

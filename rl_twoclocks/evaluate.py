@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_twoclocks.collect import BehaviourPolicy
-from rl_twoclocks.config import Config, TaskConfig
+from rl_twoclocks.config import CollectConfig, Config, TaskConfig
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.seeding import env_seeds, stream_seed
@@ -115,6 +115,25 @@ def for_evaluation(task: TaskConfig) -> TaskConfig:
     return task.model_copy(update={"kwargs": task.kwargs | task.eval_kwargs})
 
 
+def place_of(config: Config) -> tuple[TaskConfig, CollectConfig]:
+    """The task as it is evaluated, and how: in this process, on gymnasium's or the world's own."""
+    backend = "native" if config.collect.backend == "native" else "gymnasium"
+    changes = {"backend": backend, "vectorization": "sync"}
+    return for_evaluation(config.task), config.collect.model_copy(update=changes)
+
+
+def check(config: Config) -> None:
+    """Make what evaluations need once, where training has not made the same already.
+
+    Raises:
+        ConfigError: it cannot be had; better now than at the first evaluation, a tenth into the run.
+    """
+    for variant in [config, *([under_changed_conditions(config)] if config.eval.changed else [])]:
+        task, collect = place_of(variant)
+        if (task, collect.backend) != (config.task, config.collect.backend):
+            make_env(task, collect, 1, env_seeds(config.seed, "check", 1)).close()
+
+
 class Evaluator:
     """Evaluates the learner's newest state: environments, policy copy and seeds of its own.
 
@@ -122,14 +141,12 @@ class Evaluator:
     """
 
     def __init__(self, config: Config) -> None:
-        """Build environments in this process, on gymnasium's or the world's own, and a policy."""
+        """Build environments and a policy."""
         self.episodes = config.eval.episodes
         n = min(config.eval.num_envs, self.episodes)
         seed = config.seed if config.eval.seed is None else config.eval.seed
         self.seeds = env_seeds(seed, "evaluation", n)
-        backend = "native" if config.collect.backend == "native" else "gymnasium"
-        collect = config.collect.model_copy(update={"backend": backend, "vectorization": "sync"})
-        self.env = make_env(for_evaluation(config.task), collect, n, self.seeds)
+        self.env = make_env(*place_of(config), n, self.seeds)
         self.noise_seed = stream_seed(seed, "evaluation noise")
         noise = None if config.eval.deterministic else torch.Generator()
         self.policy = BehaviourPolicy.fresh(config, self.env, noise)

@@ -218,8 +218,8 @@ def held(path: Path, doing: str = "training", key: str = "run_dir") -> Iterator[
         except BlockingIOError:
             raise ConfigError(f"another process is {doing} in {path}") from None
         for torn in path.glob(".partial-*"):
-            # Of a process that was killed while it wrote.
-            torn.unlink(missing_ok=True)
+            # Of a process that was killed while it wrote; an export's is a folder.
+            shutil.rmtree(torn) if torn.is_dir() else torn.unlink(missing_ok=True)
         yield
     finally:
         os.close(handle)

@@ -97,6 +97,8 @@ class Session:
         for line in self.derived.lines(self.config):
             self.display.message(line)
         self.display.message(f"results   {self.directory}")
+        if self.loggers.address is not None:
+            self.display.message(f"W&B       {self.loggers.address}")
         if self._saved is not None:
             frames = self.parts.clocks.frames
             how = "simulators restored" if self._saved["environments"] else "new episodes begun"

@@ -21,6 +21,7 @@ BOUNDS = {
     ),
     "huge": spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,), np.float32),
     "grid": spaces.Box(-1.0, 1.0, (2, 3), np.float64),
+    "tenths": spaces.Box(np.array([-0.1, 0.1, -0.3]), np.array([0.1, 0.7, 0.3]), dtype=np.float64),
     "integers": spaces.Box(0, 10, (2,), np.int64),
 }
 SEEN: dict[str, spaces.Space] = {
@@ -54,7 +55,7 @@ class Sampler(gym.Env):
         vector = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.observation_space = SEEN[seen] if seen else vector
         self.action_space = DONE[done] if done else spaces.Discrete(2)
-        self.k = 0
+        self.k, self.length = 0, 16
 
     def _draw(self) -> Any:
         self.observation_space.seed(int(self.np_random.integers(2**31)))
@@ -98,7 +99,7 @@ class Masked(gym.Env):
         self.observation_space = (
             spaces.Dict({"action_mask": mask, "own": own}) if place == "key" else own
         )
-        self.k = 0
+        self.k, self.length = 0, 16
 
     def _draw(self) -> tuple[Any, dict[str, Any]]:
         self.masks = [self.np_random.integers(0, 2, k, dtype=np.int8) for k in self.sizes]
@@ -113,7 +114,8 @@ class Masked(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         super().reset(seed=seed)
-        self.k = 0
+        # Of different lengths: environments are reset one by one.
+        self.k, self.length = 0, int(self.np_random.integers(12, 21))
         return self._draw()
 
     def step(self, action: Any) -> tuple:
@@ -123,13 +125,13 @@ class Masked(gym.Env):
                 raise ValueError(f"{action} is not allowed by {self.masks}")
         self.k += 1
         observation, info = self._draw()
-        return observation, float(chosen.sum()), False, self.k >= 16, info
+        return observation, float(chosen.sum()), False, self.k >= self.length, info
 
     def state_dict(self) -> dict[str, Any]:
-        return {"k": self.k, "masks": [mask.tolist() for mask in self.masks]}
+        return {"k": self.k, "length": self.length, "masks": [mask.tolist() for mask in self.masks]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.k = state["k"]
+        self.k, self.length = state["k"], state["length"]
         self.masks = [np.array(mask, np.int8) for mask in state["masks"]]
 
 

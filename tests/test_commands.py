@@ -57,6 +57,9 @@ def test_a_wrong_key_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
         (["task=gym", "task.env_id=Hoper-v5"], ["Hopper-v5"]),
         (["algo.gamma"], ["algo.gamma"]),
         (["-m", "task=hopper,halfcheeta"], ["did you mean task=halfcheetah"]),
+        # Hydra's own findings count too.
+        (["+algo.gamma=0.9"], ["algo.gamma"]),
+        (["~task.kwargs.foo"], ["task.kwargs.foo"]),
     ],
 )
 def test_a_configuration_that_cannot_run_exits_with_2(

@@ -37,8 +37,11 @@ def test_the_command_evaluates_under_changed_conditions(tmp_path: Path) -> None:
     assert stored["deterministic"]["eval/return_mean"] == 5.0
 
 
-def test_conditions_that_the_task_does_not_have_stop_before_anything_runs(tmp_path: Path) -> None:
-    config = run_config("Counter", tmp_path / "run", *SMALL, "eval.changed={lenght: 3}")
+@pytest.mark.parametrize("key", ["eval.changed", "task.eval_kwargs"])
+def test_conditions_that_the_task_does_not_have_stop_before_anything_runs(
+    tmp_path: Path, key: str
+) -> None:
+    config = run_config("Counter", tmp_path / "run", *SMALL, f"{key}={{lenght: 3}}")
     with pytest.raises(rl_twoclocks.ConfigError, match="lenght"):
         rl_twoclocks.train(config)
     assert not (tmp_path / "run").exists()

@@ -277,6 +277,19 @@ def test_several_runs_are_pooled_and_compared(config: dict[str, Any], tmp_path: 
     assert '<path class="band f0"' in text
 
 
+def test_runs_that_were_evaluated_otherwise_are_no_seeds_of_one_experiment(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    sampled = config["eval"] | {"deterministic": False}
+    folders = [
+        make(tmp_path / "a", config, seed=1),
+        make(tmp_path / "b", config, seed=2),
+        make(tmp_path / "c", config, seed=3, eval=sampled),
+    ]
+    made = runs.read_runs(folders)
+    assert made[0].experiment == made[1].experiment != made[2].experiment
+
+
 def test_a_seed_from_another_folder_is_no_further_seed(
     config: dict[str, Any], tmp_path: Path
 ) -> None:

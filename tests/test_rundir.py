@@ -10,7 +10,7 @@ import yaml
 
 from rl_twoclocks import ConfigError, compose
 from rl_twoclocks.record import checkpoint
-from rl_twoclocks.rundir import claim, difference, directory, plain, run_name
+from rl_twoclocks.rundir import claim, difference, directory, held, plain, run_name
 from tests.command_envs import rows, run, tiny
 
 CHANGES = [
@@ -317,3 +317,12 @@ def test_a_wrong_folder_of_the_evaluation_command_names_the_runs_below(tmp_path:
 def test_the_difference_names_nested_keys() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}, "e": 5}
     assert difference(old, new) == ["a.c: 2 -> 4", "d: 3 -> None", "e: None -> 5"]
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    """A file of a run, a folder of an export."""
+    (tmp_path / ".partial-12-metrics.jsonl").write_text("half")
+    (tmp_path / ".partial-x1y2").mkdir()
+    (tmp_path / ".partial-x1y2" / "best.onnx").write_text("half")
+    with held(tmp_path):
+        assert list(tmp_path.iterdir()) == []

@@ -143,7 +143,7 @@ class Actions:
         self.space = space
         self.spec: TensorSpec
         if isinstance(space, gym.spaces.Box):
-            low, high = (_bound(bound).expand(n, -1) for bound in (space.low, space.high))
+            low, high = _bound(space.low, 1).expand(n, -1), _bound(space.high, -1).expand(n, -1)
             if low.shape[1] == 0:
                 raise ConfigError(f"action space {space} has no entry: nothing can be done in it")
             self.spec = Bounded(low, high, dtype=torch.float32)
@@ -225,11 +225,18 @@ def _entries(mask: gym.Space) -> int:
     return sum(math.prod(part.shape) for part in parts if part.shape)
 
 
-def _bound(bound: Array) -> torch.Tensor:
-    """A bound of a Box [A] in single precision, infinite where there is none."""
+def _bound(bound: Array, inward: int) -> torch.Tensor:
+    """A bound of a Box [A] in single precision, infinite where there is none.
+
+    `inward` is the direction in which the space lies, 1 or -1: rounding must not leave it.
+    """
     flat = np.asarray(bound, dtype=np.float64).flatten()
     flat = np.where(np.abs(flat) >= NO_BOUND, np.copysign(np.inf, flat), flat)
-    return torch.from_numpy(flat).float()
+    single = flat.astype(np.float32)
+    outside = np.isfinite(flat) & ((single - flat) * inward < 0)
+    return torch.from_numpy(
+        np.where(outside, np.nextafter(single, np.float32(inward * np.inf)), single)
+    )
 
 
 def _one_hot(values: Array, n: int, start: int = 0) -> Array:

@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rl_twoclocks.config import ConfigError, TaskConfig
 from rl_twoclocks.envs.atari import envpool_atari
@@ -121,6 +122,16 @@ class _SyncVector(_MasksOnly, SyncVectorEnv):
 
 
 class _AsyncVector(_MasksOnly, AsyncVectorEnv):
+    resetting: Array | None = None
+    """Which environments are reset; None: all."""
+
+    def _add_info(self, vector_infos: dict, env_info: dict, env_num: int) -> dict:
+        # One that is not reset answers with nothing, and its mask stays.
+        stays = self.resetting is not None and not self.resetting[env_num]
+        if stays and self._state is AsyncState.WAITING_RESET:
+            return vector_infos
+        return super()._add_info(vector_infos, env_info, env_num)
+
     def _raise_if_errors(self, successes: Any) -> None:
         if not all(successes):
             index, kind, value, trace = self.error_queue.get()
@@ -193,6 +204,7 @@ class GymnasiumVector:
             with self._explained():
                 return self.vector.reset(seed=seed, options=options)[0]
         with self._watch():
+            self.vector.resetting = mask
             self.vector.reset_async(seed=seed, options=options)
             self._await_workers()
             return self.vector.reset_wait()[0]
@@ -226,14 +238,15 @@ class GymnasiumVector:
     def _watch(self) -> Iterator[None]:
         try:
             yield
-        except WorkerError:
-            self._broken = True
-            raise
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             self._broken = True
             raise WorkerError(
                 f"environment worker {self._dead()} died (killed or crashed)"
             ) from error
+        except BaseException:
+            # Answers may wait in pipes: the environments cannot be asked for anything any more.
+            self._broken = True
+            raise
 
     def _await_workers(self) -> None:
         # The end of a killed worker's pipe is not always reported: its process is asked too.

@@ -40,6 +40,9 @@ class RunInfo:
 class Logger(Protocol):
     """Write metrics somewhere."""
 
+    address: str | None
+    """Where the run can be watched on the network, if it can."""
+
     def log(self, metrics: Mapping[str, float], frames: int) -> None:
         """Record one row of metrics, `frames` environment frames into the run."""
 
@@ -65,6 +68,8 @@ class Loggers:
         The earlier state outlives a leg that runs with its logger switched off.
         """
         self._loggers = list(loggers)
+        self.address = next((x.address for x in loggers if x.address is not None), None)
+        """Where the run can be watched on the network, if it can."""
         self._state = dict(state or {})
 
     def log(self, metrics: Mapping[str, float], frames: int) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class JsonlLogger:
     """Append rows to `<run>/metrics.jsonl`, each flushed as it is written."""
 
+    address: str | None = None
+
     def __init__(self, run: RunInfo) -> None:
         """Open the file; keep the rows up to the checkpoint resumed from, and none for a new run."""
         path = run.directory / "metrics.jsonl"

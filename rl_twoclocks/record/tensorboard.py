@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class TensorBoardLogger:
     """Write scalars to `<run>/tensorboard`."""
 
+    address: str | None = None
+
     def __init__(self, run: RunInfo) -> None:
         """Open an event file; hide the rows after the checkpoint, or all of a run that had none."""
         # The purge takes its own step with it, and the checkpoint's row is still true.

@@ -52,6 +52,8 @@ class WandbLogger:
         # A resumed run has logged the row of its checkpoint; another one of the same frames, an
         # evaluation that was made up, takes the step that follows.
         self._taken = run.frames if run.frames else -1
+        self.address: str | None = None
+        """Of the run's page, where it is online."""
         self._run = self._start(config, run)
         if not self._synced:
             self._call("define_metric", "*", step_metric="frames")
@@ -122,7 +124,7 @@ class WandbLogger:
             if mode != "offline" and logged_in(wandb):  # online and logged out would prompt
                 try:
                     session = wandb.init(mode="online", **arguments)
-                    _log.info("W&B run: %s", session.url)
+                    self.address = session.url
                     return session
                 except Exception as error:
                     reason = repr(error)

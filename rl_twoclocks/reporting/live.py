@@ -56,10 +56,12 @@ class Board:
     def state(self) -> dict[str, str | float]:
         """Version of the page, what to say of it, and seconds to wait before the next look."""
         with self._lock:
+            started = time.thread_time()
             stamps = self._look()
+            looked = time.thread_time() - started
             going = sum(map(_is_going, stamps.values()))
             words = f"{len(stamps)} run{'' if len(stamps) == 1 else 's'}, {going} going on."
-            wait = min(max(PAUSE, SHARE * self._seconds), LONGEST)
+            wait = min(max(PAUSE, SHARE * (looked + self._seconds)), LONGEST)
             return {"version": _version(stamps), "words": words, "wait": round(wait, 1)}
 
     def page(self) -> str:

@@ -96,9 +96,9 @@ class Run:
         """The same for runs that differ in their seed alone."""
         if self.config is None:
             return str(self.directory)
-        from rl_twoclocks.rundir import essence, plain
+        from rl_twoclocks.rundir import plain, protocol
 
-        core = essence(plain(self.config)) | {"total_frames": self.config.total_frames}
+        core = protocol(plain(self.config)) | {"total_frames": self.config.total_frames}
         core.pop("seed")
         return json.dumps(core, sort_keys=True)
 

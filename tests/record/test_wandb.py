@@ -189,8 +189,10 @@ def test_modes(
     for name, value in (("WANDB_MODE", environment), ("WANDB_API_KEY", key)):
         if value is not None:
             monkeypatch.setenv(name, value)
-    make(tmp_path, wandb_mode=mode)
+    loggers = make(tmp_path, wandb_mode=mode)
     assert stub.modes == expected
+    # Who trains is told where to look, where there is anything to look at.
+    assert loggers.address == (StubRun.url if expected == ["online"] else None)
 
 
 @pytest.mark.parametrize(("failing", "runs"), [({"online"}, 1), ({"online", "offline"}, 0)])
