@@ -62,13 +62,21 @@ class Parts:
         self.source.publish(self.behaviour)
 
     def publish(self) -> None:
-        """Give weights and normaliser statistics together to the behaviour policy."""
-        version = self.clocks.published_version
+        """Give weights and normaliser statistics together to the behaviour policy.
+
+        It counts as published once those who collect have it: what they say, not what was meant.
+        """
+        version = self.clocks.policy_version
         self.behaviour.publish(self.flat.vector, self.normalizer, version)
         if self.ring is not None:
             self.ring.publish(self.behaviour)
+        acts = self.behaviour.version
         if self.source is not None:
             self.source.publish(self.behaviour)
+            acts = self.source.given
+        # With a ring an older policy acts on purpose.
+        if acts == (self.behaviour.version if self.ring is not None else version):
+            self.clocks.published_version = version
 
     def count_episodes(self, rollout: TensorDict, reset_after: bool = False) -> None:
         """Add the episodes that ended in a rollout [N, T].

@@ -79,7 +79,7 @@ def checks(config: Config, level: Limits, versions: float, dims: float) -> list[
     """
     kl = versions * max(dims, 1.0)
     warn, danger = (1 / (1 + chi * kl) for chi in (level.chi_warn, level.chi_danger))
-    clip = clip_level(level, max(dims, 1.0))
+    clip = clip_level(level, max(dims, 1.0), config.algo.clip_epsilon)
     c = config.clocks
     slower = lower_rate(config)
     fewer = f"clocks.update_epochs={c.update_epochs // 2}" if c.update_epochs > 1 else slower

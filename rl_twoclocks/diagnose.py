@@ -28,6 +28,7 @@ from rl_twoclocks.diagnostics import gradients as gradient_signs
 from rl_twoclocks.diagnostics import rollout_entropy as entropy
 from rl_twoclocks.diagnostics.cliff import REWARD, TERMINATIONS, pace_readings
 from rl_twoclocks.diagnostics.history import EPISODE, HEIGHT, LEVEL, RETURN, SMOOTHED
+from rl_twoclocks.diagnostics.panel import QUIET_ROUNDS
 from rl_twoclocks.diagnostics.places import Places
 from rl_twoclocks.distributions import Gaussian
 from rl_twoclocks.learner import Round
@@ -40,6 +41,8 @@ SHORTEST = 8
 """Decisions per environment from which it can be said whether it stands still."""
 IMAGES = 128
 """Frames of a window of images whose policy is looked at; all would take a third of a pass."""
+MOST_CELLS = 0.3
+"""Share of a grid's cells that can be asked for."""
 MAPS = 64
 """Entropy maps kept over a run, for the picture."""
 
@@ -52,7 +55,10 @@ class Diagnose:
         self.config, self.parts = config, parts
         self.level = LEVELS.index(config.diagnostics.name)
         self.limits = levels(config)
-        self.history, self.panel = History(), Panel(self.limits)
+        self.history = History()
+        # What is measured seldom is not over because it was not measured.
+        quiet = max(QUIET_ROUNDS, 2 * config.diagnostics.every)
+        self.panel = Panel(self.limits, quiet=quiet)
         self.places = Places()
         self.maps: list[tuple[int, Tensor]] = []
         self.maps_every = 1
@@ -264,6 +270,8 @@ class Diagnose:
         assert grid is not None
         # Where there are hardly more states than environments, those that stand still look as others do.
         few = grid.discrete and grid.distinct < SHORTEST * n
+        # Nor where all environments together have to fill a good part of the cells.
+        few |= n * self.limits.places > MOST_CELLS * grid.bins**2
         if columns >= SHORTEST and not few:
             own = readings["diag/rollout_entropy_own_range"]
             readings["diag/places_per_env"] = 2.0**own / n
@@ -293,11 +301,10 @@ class Diagnose:
             gram = gradient_signs.gram_matrix(gradients)
             readings |= gradient_signs.covariance_readings(gram, self.config.clocks.minibatch_size)
         actor = plasticity.hidden_features(parts.model.layers("actor"), observation)
-        # What both share counts once.
-        critic = (
-            [] if parts.model.sees else plasticity.hidden_features(parts.model.critic, observation)
-        )
-        readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
+        if not parts.model.sees:
+            # Images of one scene differ little: there most healthy ReLUs stand still.
+            critic = plasticity.hidden_features(parts.model.critic, observation)
+            readings["diag/dead_units"] = plasticity.dead_fraction(actor + critic)
         if actor:
             readings["diag/feature_rank"] = float(plasticity.feature_rank(actor[-1]))
         readings |= resources.utilisation_readings(parts.flat.vector.device)

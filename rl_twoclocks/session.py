@@ -193,7 +193,6 @@ class Session:
         if now or late >= timing.publish_interval or sooner or self.align:
             if self.align and parts.ring is not None:
                 parts.ring.clear()
-            parts.clocks.published_version = parts.clocks.policy_version
             parts.publish()
 
     def start_collector(self) -> None:

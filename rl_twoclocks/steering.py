@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rl_twoclocks.session import Session
 
 
+OF_THE_POLICY = ("policy_kl", "effective_sample_size", "gradient_norm", "reward_cliff", "collapse")
+"""Alarms that say that the policy may be ill; others, as of old data, say nothing of its weights."""
+
+
 class Steering:
     """Between diagnostics and the loop."""
 
@@ -126,7 +130,10 @@ class Steering:
             free_memory(parts.flat.vector.device)
         if self.rescues and self.snapshots.due(parts.clocks.policy_version) and not orders.rescue:
             score = self.diagnose.history.newest(LEVEL, float("-inf"))
-            sound = all(alarm.severity != "danger" for alarm in self.diagnose.alarms().values())
+            sound = not any(
+                alarm.severity == "danger" and name in OF_THE_POLICY
+                for name, alarm in self.diagnose.alarms().items()
+            )
             version = parts.clocks.policy_version
             self.snapshots.offer(state.learned_state(parts), version, score, sound)
 

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+import rl_twoclocks
 from rl_twoclocks.clocks import Clocks, clock_readings
+from rl_twoclocks.collect import BehaviourPolicy
+from rl_twoclocks.record import read_metrics
+from rl_twoclocks.record.events import read_events
+from tests.envs import run_config
 
 
 def test_the_environment_clock_ticks_in_decisions_and_simulator_frames() -> None:
@@ -92,3 +100,22 @@ def test_clocks_of_a_trimmed_window_are_those_of_the_frames_that_are_learnt_from
     assert (got["clock/staleness_mean"], got["clock/staleness_max"]) == (0.5, 1.0)
     assert (got["clock/lifetime_mean"], got["clock/lifetime_max"]) == (1.5, 2.0)
     assert got["clock/ratio_measured"] == 4.0 and got["clock/reuse"] == 20.0
+
+
+def test_a_policy_counts_as_published_once_it_has_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishing that does nothing shows in the clocks, not only in how old the data becomes."""
+    publish = BehaviourPolicy.publish
+
+    def only_once(self: BehaviourPolicy, vector: Any, normalizer: Any, version: int) -> None:
+        if version == 0:
+            publish(self, vector, normalizer, version)
+
+    monkeypatch.setattr(BehaviourPolicy, "publish", only_once)
+    config = run_config("Target", tmp_path, "diagnostics=default", "total_frames=512")
+    rl_twoclocks.train(config)
+    lags = [row["clock/publish_lag"] for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert lags == list(range(len(lags)))
+    events = read_events(tmp_path / "events.jsonl")
+    assert "publish_lag" in {e["name"] for e in events if e["kind"] == "alarm"}

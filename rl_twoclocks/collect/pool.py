@@ -94,6 +94,11 @@ class AsyncSource:
         self.taken_lengths[1] += int(lengths.sum())
         return rollout, rollout.numel() + self._newly_lost()
 
+    @property
+    def given(self) -> int:
+        """Of the policy on the board."""
+        return self.board.version
+
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Put the policy on the board; workers take it before their next slice."""
         self.board.write(behaviour.published())

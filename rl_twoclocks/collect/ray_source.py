@@ -154,6 +154,11 @@ class RaySource:
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         return rollout, frames + rollout.numel()
 
+    @property
+    def given(self) -> int:
+        """Of the policy that goes out with the next slice that is asked for."""
+        return self.published.version
+
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Note the policy; actors are told it with the next slice that they are asked for."""
         self.published = behaviour.published()

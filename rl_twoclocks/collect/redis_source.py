@@ -109,6 +109,7 @@ class RedisSource:
         self.versions = {self.policy.version}
         """All that were ever published and may still be learnt from."""
         self.orders = Orders()
+        self.said = self.policy.version
         self.unsaid = self.undropped = False
         """What the server, which was away, does not know yet; what it still has to drop."""
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
@@ -189,6 +190,11 @@ class RedisSource:
             self._end_hung(state)
         frames, self.uncounted = self.uncounted, 0
         return rollout, frames + rollout.numel()
+
+    @property
+    def given(self) -> int:
+        """Of the policy on the server."""
+        return self.said
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
@@ -273,6 +279,7 @@ class RedisSource:
     def _announce(self) -> bool:
         orders = json.dumps(self.orders._asdict())
         self.queue.announce(self.told, self.policy.version, pack_policy(self.policy), orders)
+        self.said = self.policy.version
         return True
 
     def _start(self) -> Local:

@@ -53,6 +53,11 @@ class Source(Protocol):
         """
         ...
 
+    @property
+    def given(self) -> int:
+        """Version of the policy that those who collect are given."""
+        ...
+
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Give a policy (weights, normaliser and version together) to those who collect."""
         ...
@@ -94,6 +99,11 @@ class SyncSource:
     def restarts(self) -> int:
         """Simulators that died and were started again."""
         return self.env.restarts
+
+    @property
+    def given(self) -> int:
+        """Of the policy that acts."""
+        return self.behaviour.version
 
     def next(
         self, version: int, max_staleness: int | None, should_stop: Stop = never

@@ -63,9 +63,11 @@ QUIET_ROUNDS = 20
 class Panel:
     """Alarms that are on, by name."""
 
-    def __init__(self, limits: Limits, rules: tuple[Rule, ...] = RULES) -> None:
+    def __init__(
+        self, limits: Limits, rules: tuple[Rule, ...] = RULES, quiet: int = QUIET_ROUNDS
+    ) -> None:
         """Start with none on."""
-        self.limits, self.rules = limits, rules
+        self.limits, self.rules, self.quiet = limits, rules, quiet
         self.active: dict[str, Alarm] = {}
         self._worst: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -84,7 +86,7 @@ class Panel:
                 self._worst[alarm.name] = alarm.rank
             self.active[alarm.name] = alarm
             self._last[alarm.name] = now
-        for name in [n for n in self.active if now - self._last[n] > QUIET_ROUNDS]:
+        for name in [n for n in self.active if now - self._last[n] > self.quiet]:
             del self.active[name]
         return begun
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_twoclocks.diagnostics.alarm import Alarm
-from rl_twoclocks.diagnostics.history import History
+from rl_twoclocks.diagnostics.cliff import score_now
+from rl_twoclocks.diagnostics.history import History, median
 from rl_twoclocks.diagnostics.limits import Limits
 from rl_twoclocks.distributions import Distribution, Gaussian, Params
 
@@ -98,9 +99,16 @@ def rank_alarm(history: History, limits: Limits) -> Alarm | None:
 
 
 def blind_alarm(history: History, limits: Limits) -> Alarm | None:
-    """A policy that acts alike in every state."""
+    """A policy that acts alike in every state, and not because it has learnt to stay in one place."""
     best = history.highest("diag/policy_variance")
     if not history.all_beyond("diag/policy_variance", limits.blind * best, 2, below=True):
+        return None
+    before = history.series("diag/policy_variance")[-12:-2]
+    at_once = bool(before.size) and history.newest("diag/policy_variance") < limits.blind * median(
+        before
+    )
+    # Slowly, and with a return near its best, it has learnt to need few different actions.
+    if score_now(history) > 0.8 and not at_once:
         return None
     return Alarm(
         "state_blind",

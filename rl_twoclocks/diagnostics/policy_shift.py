@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import torch
 from torch import Tensor
 
@@ -157,15 +159,27 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
     return None
 
 
-def clip_level(limits: Limits, dims: float) -> float:
-    """Clip fraction that is too much: the joint ratio spreads as the square root of dimensions."""
+USUAL_EPSILON = 0.2
+"""Half-width of the trust region that the level of the clip fraction is made for."""
+
+
+def clip_level(limits: Limits, dims: float, epsilon: float = USUAL_EPSILON) -> float:
+    """Clip fraction that is too much: the joint ratio spreads as the square root of dimensions.
+
+    In a narrower trust region as large a step leaves more frames outside: by how many a normal
+    distribution of log ratios says.
+    """
     level = limits.clip_fraction
-    return level if level > 1 else min(level * dims**0.5, 0.8)
+    if level > 1:
+        return level
+    deviations = -NormalDist().inv_cdf(min(level * dims**0.5, 0.8) / 2)
+    return 2 * NormalDist().cdf(-deviations * epsilon / USUAL_EPSILON)
 
 
 def clip_alarm(history: History, limits: Limits) -> Alarm | None:
     """Much of the window outside the trust region."""
-    level = clip_level(limits, action_dims(history))
+    epsilon = history.newest("train/clip_epsilon", USUAL_EPSILON)
+    level = clip_level(limits, action_dims(history), epsilon)
     if not history.all_beyond("train/clip_fraction", level, 2):
         return None
     return Alarm(

@@ -49,7 +49,8 @@ def critic_jump_alarm(history: History, limits: Limits) -> Alarm | None:
         return None
     return Alarm(
         "critic_jump",
-        "warn",
+        # While a policy learns its targets change too: alone it is no more than a hint.
+        "warn" if narrow else "watch",
         {"jump": jump, "level": level},
         "the critic's loss jumped: the targets changed under it (rewards, normaliser or states);",
         "look for what changed in the environment.",

@@ -64,4 +64,5 @@ class Cure(Generic[Settings]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore."""
         for name in self.memory:
-            setattr(self, name, state[name])
+            # A checkpoint may be of before the cure remembered this.
+            setattr(self, name, state.get(name, getattr(self, name)))

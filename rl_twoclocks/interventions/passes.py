@@ -8,13 +8,20 @@ from rl_twoclocks.interventions.orders import Change
 
 
 class Passes(Cure[PassesConfig]):
-    """Halves the passes on an alarm, and gives one back per 3 x `rest` quiet rounds."""
+    """Halves the passes on an alarm, and gives one back per 3 x `rest` quiet rounds.
+
+    Twice as many quiet rounds after every pass that brought the alarm back.
+    """
 
     name = "passes"
-    memory = ("last", "alarmed", "passes")
+    memory = ("last", "alarmed", "passes", "wait", "given")
     last: float = NEVER
     alarmed: float = NEVER
     passes = 0
+    wait = 3
+    """Quiet rounds before a pass is given back, in `rest`."""
+    given = False
+    """Whether the last change gave a pass back."""
 
     def propose(self, view: View) -> Change | None:
         """Set this round's passes."""
@@ -26,9 +33,11 @@ class Passes(Cure[PassesConfig]):
         quiet = view.round - max(self.last, self.alarmed)
         if why and now > 1 and view.round - self.last >= self.config.rest:
             self.last, self.passes = view.round, max(1, now // 2)
-        elif not why and self.passes and quiet >= 3 * self.config.rest:
+            self.wait *= 2 if self.given else 1
+            self.given = False
+        elif not why and self.passes and quiet >= self.wait * self.config.rest:
             # Giving back waits longer than taking away: otherwise it would swing.
-            self.last, self.passes = view.round, now + 1
+            self.last, self.passes, self.given = view.round, now + 1, True
         if not self.passes or self.passes >= wanted:
             self.passes = 0
             return None

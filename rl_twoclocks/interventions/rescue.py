@@ -22,9 +22,8 @@ from rl_twoclocks.interventions.orders import Change, Orders
 from rl_twoclocks.safety import SAFE_TABLE, ratio_cap
 
 BLAMED = (
-    "policy_kl", "effective_sample_size", "clip_fraction", "gradient_norm", "gradients_aligned",
-    "first_ratio", "policy_lag", "publish_lag", "clock_ratio", "baseline_leak", "score_residual",
-    "state_blind",
+    "policy_kl", "effective_sample_size", "gradient_norm", "gradients_aligned", "first_ratio",
+    "policy_lag", "publish_lag", "clock_ratio", "baseline_leak", "score_residual", "state_blind",
 )  # fmt: skip
 """Alarms that say that steps were too large, or taken on data of another policy."""
 STILL = 0.05
@@ -154,7 +153,7 @@ class Snapshots:
             state: what to go back to.
             version: of the policy.
             score: the level of the return then; -inf before the first episode has ended.
-            sound: whether no alarm of severity danger was on.
+            sound: whether nothing said that the policy itself was ill.
         """
         row = {"version": version, "score": score, "state": state, "sound": sound}
         if len(self.kept) == self.room:

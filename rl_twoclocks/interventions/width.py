@@ -6,13 +6,18 @@ from rl_twoclocks.config_cures import WidthConfig
 from rl_twoclocks.interventions.cure import Cure, View
 from rl_twoclocks.interventions.orders import Change
 
+ENOUGH = 100
+"""Rounds at the largest bonus after which a policy that is still narrow is left alone."""
+
 
 class Width(Cure[WidthConfig]):
     """Raises the entropy bonus while the policy is too narrow, and lets it decay after."""
 
     name = "width"
-    memory = ("coeff",)
+    memory = ("coeff", "tried")
     coeff = 0.0
+    tried = 0
+    """Rounds at the largest bonus in which the policy has stayed narrow."""
 
     def propose(self, view: View) -> Change | None:
         """Set this round's weight of the bonus."""
@@ -22,8 +27,14 @@ class Width(Cure[WidthConfig]):
         narrow = std < c.std or share < c.fraction
         if narrow:
             self.coeff = min(max(self.coeff * 1.5, c.coeff), c.max_coeff)
-        elif self.coeff:
+            self.tried += self.coeff == c.max_coeff
+        else:
+            self.tried = 0
+        if not narrow and self.coeff:
             self.coeff = self.coeff / 1.1 if self.coeff > c.coeff / 10 else 0.0
+        if self.tried > ENOUGH:
+            # It wants to be narrow: a bonus that does not hold it open only spoils the objective.
+            return None
         own = view.orders.controls.entropy_coeff
         if self.coeff <= own:
             return None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rl_twoclocks.diagnostics import CALIBRATED, History, periodicity
+from rl_twoclocks.diagnostics.history import EPISODE
 from rl_twoclocks.diagnostics.periodicity import (
     Period,
     periodic_alarm,
@@ -108,6 +109,21 @@ def test_periodic_alarm_on_a_shrinking_loss_that_jumps_every_fourth_round(n: int
     assert (alarm.name, alarm.severity) == ("periodic_loss", "warn")
     assert alarm.values["period in rounds"] == 4
     assert alarm.values["p"] <= 0.002
+
+
+@pytest.mark.parametrize(("episode", "raised"), [(3.906, False), (2.0, False), (9.8, True)])
+def test_the_beat_of_episodes_that_begin_together_is_no_sign(episode: float, raised: bool) -> None:
+    series = {"diag/critic_loss_first_pass": loss(64, 0, spike=2.0), EPISODE: [episode] * 64}
+    assert (periodic_alarm(recorded(series, now=64), CALIBRATED) is not None) is raised
+
+
+@pytest.mark.parametrize(("age", "said"), [(0.0, "something returns"), (3.0, "stale data")])
+def test_fresh_data_is_not_called_stale(age: float, said: str) -> None:
+    series = {"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}
+    alarm = periodic_alarm(
+        recorded(series | {"clock/staleness_max": [age] * 64}, now=64), CALIBRATED
+    )
+    assert alarm is not None and said in alarm.cause
 
 
 def test_periodic_alarm_counts_swings_in_proportion_to_the_loss() -> None:

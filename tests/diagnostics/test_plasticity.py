@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -142,3 +143,19 @@ def test_blind_alarm_on_a_policy_that_has_lost_its_variance_over_states() -> Non
 @pytest.mark.parametrize("series", [[0.1, 2.0, 1.5, 1.0], [2.0, 0.04], [2.0, 0.04, 0.04, 0.3]])
 def test_blind_alarm_is_silent(series: list[float]) -> None:
     assert blind_alarm(recorded({"diag/policy_variance": series}), CALIBRATED) is None
+
+
+@pytest.mark.parametrize(("returns", "raised"), [([0.0, 90.0], False), ([0.0, 100.0, 40.0], True)])
+def test_a_policy_that_has_learnt_to_stay_in_one_place_is_not_blind(
+    returns: list[float], raised: bool
+) -> None:
+    """InvertedPendulum at its best: the states that it visits become fewer, round by round."""
+    n = 60
+    variance = (2.0 * np.geomspace(1.0, 0.01, n)).tolist()
+    rounds = np.interp(np.linspace(0, 1, n), np.linspace(0, 1, len(returns)), returns).tolist()
+    history = recorded({"diag/policy_variance": variance, "rollout/return_round": rounds})
+    assert (blind_alarm(history, CALIBRATED) is not None) is raised
+    # Within a round or two no policy learns so much.
+    sudden = [2.0] * (n - 2) + [0.02] * 2
+    history = recorded({"diag/policy_variance": sudden, "rollout/return_round": rounds})
+    assert blind_alarm(history, CALIBRATED) is not None

@@ -10,6 +10,7 @@ from rl_twoclocks import compose
 from rl_twoclocks.diagnostics import CALIBRATED, Limits, levels, policy_shift
 from rl_twoclocks.diagnostics.policy_shift import (
     clip_alarm,
+    clip_level,
     effective_sample_size,
     ess_alarm,
     kl_alarm,
@@ -213,6 +214,22 @@ def test_clip_alarm_after_two_rounds() -> None:
     assert alarm is not None
     assert (alarm.name, alarm.severity) == ("clip_fraction", "warn")
     assert alarm.values == {"share": 0.6, "level": pytest.approx(0.18 * 6**0.5)}
+
+
+def test_a_narrow_trust_region_has_more_frames_outside_at_steps_of_one_size() -> None:
+    """Log ratios of one normal distribution, against two widths: both levels mean the same step."""
+    for dims in (1.0, 3.0, 6.0):
+        wide = clip_level(CALIBRATED, dims)
+        spread = torch.distributions.Normal(0.0, 1.0)
+        deviations = float(spread.icdf(torch.tensor(1 - wide / 2)))
+        log_ratio = 0.2 / deviations * torch.randn(200_000, generator=torch.manual_seed(0))
+        assert float((log_ratio.abs() > 0.2).float().mean()) == pytest.approx(wide, abs=0.01)
+        narrow = clip_level(CALIBRATED, dims, epsilon=0.1)
+        assert float((log_ratio.abs() > 0.1).float().mean()) == pytest.approx(narrow, abs=0.01)
+    # What healthy runs with clip 0.1 reach.
+    healthy = {"train/clip_fraction": [0.5, 0.5], "train/clip_epsilon": [0.1, 0.1]}
+    assert clip_alarm(recorded(SIX | healthy), CALIBRATED) is None
+    assert clip_alarm(recorded(SIX | {"train/clip_fraction": [0.5, 0.5]}), CALIBRATED) is not None
 
 
 @pytest.mark.parametrize("series", [[0.3, 0.3, 0.3], [0.1, 0.1, 0.6], [0.6, 0.6, 0.1]])

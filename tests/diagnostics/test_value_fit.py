@@ -67,7 +67,8 @@ def losses(last: float, seed: int = 0, noise: float = 0.02) -> np.ndarray:
 def test_critic_jump_alarm_on_a_loss_that_jumps_and_stays_up(limits: Limits) -> None:
     alarm = critic_jump_alarm(recorded({LOSS: losses(4.0)}), limits)
     assert alarm is not None
-    assert (alarm.name, alarm.severity) == ("critic_jump", "warn")
+    # While a policy learns its targets change too: alone it is a hint.
+    assert (alarm.name, alarm.severity) == ("critic_jump", "watch")
     assert alarm.values["jump"] == pytest.approx(3.0, abs=0.1)
     assert alarm.values["jump"] > alarm.values["level"]
 
@@ -86,7 +87,8 @@ def test_critic_jump_alarm_takes_a_smaller_jump_while_states_are_narrow() -> Non
     wide = recorded(series | {"diag/entropy_share": [0.8]})
     narrow = recorded(series | {"diag/entropy_share": [0.2]})
     assert critic_jump_alarm(wide, CALIBRATED) is None
-    assert critic_jump_alarm(narrow, CALIBRATED) is not None
+    alarm = critic_jump_alarm(narrow, CALIBRATED)
+    assert alarm is not None and alarm.severity == "warn"
 
 
 def test_critic_jump_alarm_allows_more_where_the_loss_jumps_anyway() -> None:

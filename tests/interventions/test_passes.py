@@ -54,6 +54,19 @@ def test_an_alarm_soon_after_a_pass_was_given_back_waits_for_its_rest() -> None:
     assert [passes(cure, k, True, wanted=8) for k in range(31, 41)] == [5] * 9 + [2]
 
 
+def test_a_pass_that_brings_the_alarm_back_comes_back_later_the_next_time() -> None:
+    """Where a number of passes is too much for good, they must not swing for ever."""
+    cure = Passes(PassesConfig(rest=10))
+    on, seen = True, []
+    for k in range(400):
+        seen.append(passes(cure, k, on, wanted=3))
+        # Two passes are too many.
+        on = seen[-1] >= 2
+    given = [k for k in range(1, 400) if seen[k] == 2 and seen[k - 1] == 1]
+    # After 30 quiet rounds, then 60, 120 and 240.
+    assert len(given) == 3
+
+
 def test_one_pass_is_never_taken_away() -> None:
     cure = Passes(PassesConfig())
     assert [passes(cure, k, True, wanted=1) for k in range(30)] == [1] * 30

@@ -6,7 +6,7 @@ import pytest
 
 from rl_twoclocks.config_cures import ReseedConfig
 from rl_twoclocks.diagnostics import History
-from rl_twoclocks.diagnostics.history import EPISODE
+from rl_twoclocks.diagnostics.history import EPISODE, RETURN
 from rl_twoclocks.interventions.reseed import Reseed
 from tests.interventions.views import alarms, view
 
@@ -28,10 +28,26 @@ def test_neither_a_mild_alarm_nor_another_one_reseeds() -> None:
 
 
 def test_it_rests_between_two_reseedings_however_long_the_alarm() -> None:
-    cure = Reseed(ReseedConfig(rest=10))
-    on = alarms("diversity")
-    given = [k for k in range(35) if cure.propose(view(round=k, on=on)) is not None]
+    cure, history = Reseed(ReseedConfig(rest=10)), History()
+    given = []
+    for k in range(35):
+        history.add({RETURN: 1.0})
+        given += [k] if cure.propose(view(round=k, on=alarms("diversity"), history=history)) else []
+        history.next_round()
     assert given == [0, 10, 20, 30]
+
+
+def test_it_rests_longer_and_longer_while_no_episode_ends() -> None:
+    """Every reseed cuts all episodes: where none has had time to end, nothing is known of them."""
+    cure, on, history = Reseed(ReseedConfig(rest=10)), alarms("diversity"), History()
+    given = [k for k in range(200) if cure.propose(view(round=k, on=on, history=history))]
+    assert given == [0, 10, 30, 70, 150]
+    history.round = 200
+    history.add({RETURN: 1.0})
+    history.next_round()
+    given = [k for k in range(201, 340) if cure.propose(view(round=k, on=on, history=history))]
+    # An episode has ended: the usual rest, and then longer again.
+    assert given == [201, 211, 231, 271]
 
 
 def test_every_reason_is_named() -> None:

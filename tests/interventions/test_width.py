@@ -51,6 +51,16 @@ def test_the_bonus_decays_when_the_policy_is_wide_again_and_ends() -> None:
     assert cure.coeff == 0.0
 
 
+def test_a_policy_that_stays_narrow_for_all_the_bonus_is_left_alone() -> None:
+    cure = Width(WidthConfig())
+    got = [coeff(cure, policy_std=0.01) for _ in range(150)]
+    assert got[60] == 0.05 and got[-1] is None
+    # Once it is wide again and narrows anew, it is tried anew.
+    for _ in range(60):
+        coeff(cure, policy_std=0.3)
+    assert coeff(cure, policy_std=0.01) is not None
+
+
 def test_a_larger_bonus_of_the_configuration_is_never_lowered() -> None:
     cure = Width(WidthConfig())
     assert coeff(cure, own=0.01, policy_std=0.01) is None
