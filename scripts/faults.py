@@ -278,12 +278,14 @@ def table(runs: Path) -> None:
         )
         gain = float(interquartile_mean(np.array(healthy[task]))) - first
         found = fallen_from([v for _, v in evaluations], first, first + HEIGHT * gain)
-        fallen = None if found is None else evaluations[found][0]
+        # The fall lies between the last good evaluation and the first bad one: a lead counts to the first.
+        fallen = None if found is None else evaluations[found - 1][0]
         if fallen is None and batch.diverged_file(place).exists():
             fallen = metrics[-1]["frames"]
         others = sorted({e["name"] for e in alarms if e["frames"] > begin and e["name"] != name})
         before = sorted({e["name"] for e in alarms if e["frames"] <= begin})
-        lead = "" if not mine or fallen is None else (fallen - mine[0]["frames"]) // per_round
+        led = mine and fallen is not None and mine[0]["frames"] <= fallen
+        lead = (fallen - mine[0]["frames"]) // per_round if led else ""
         delay = (mine[0]["frames"] - begin) // per_round if mine else ""
         rows.append(
             {
