@@ -7,7 +7,7 @@
 Every fault begins at 40 % of the run (`from_start` ones at once). The rule, written down before the
 scored runs: a fault counts as detected if the alarm in `FAULTS` begins at or after the moment of
 planting and before the run ends. The governor only watches (`interventions=observe`). Lead time is the
-number of rounds from that alarm to the collapse, where there is one: to the first of three evaluations
+number of rounds from that alarm to the last good evaluation before a collapse, where there is one: three
 in a row below half of a height that two in a row have held, of at least `HEIGHT` of what runs without a
 fault gain; an alarm on another name is not counted. A run that ends because a number is not finite
 collapses there. `table` writes docs/benchmarks/faults.csv, where rows of other runs stay.
@@ -278,7 +278,7 @@ def table(runs: Path) -> None:
         )
         gain = float(interquartile_mean(np.array(healthy[task]))) - first
         found = fallen_from([v for _, v in evaluations], first, first + HEIGHT * gain)
-        # The fall lies between the last good evaluation and the first bad one: a lead counts to the first.
+        # The fall lies between the last good evaluation and the first bad one.
         fallen = None if found is None else evaluations[found - 1][0]
         if fallen is None and batch.diverged_file(place).exists():
             fallen = metrics[-1]["frames"]

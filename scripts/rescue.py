@@ -3,12 +3,13 @@
     python scripts/rescue.py run --runs runs/rescue
     python scripts/rescue.py table --runs runs/rescue
 
-Arms, alike in everything else: `none` (no governor; a number that is not finite ends the run), `skip` (the
-same, but such a step is thrown away and the run goes on, as those of the other arms do), `rollback` (back
-to before the cliff, nothing slower), `rescue` (the shipped rescue, other cures off), `guard` (all cures).
-The rule, written down before the runs: a run has recovered if it fell (the governor's cliff alarm, a loss that is not finite,
-or three evaluations in a row below half of the best score), finished its budget, and the median score
-of its last ten evaluations, a quarter of the budget, is at least 0.95 of the best one before the fall.
+Arms, alike in everything else: `none` (no governor; a number that is not finite ends the run), `skip`
+(the same, but such a step is thrown away and the run goes on, as those of the other arms do),
+`rollback` (back to before the cliff, nothing slower), `rescue` (the shipped rescue, other cures off),
+`guard` (all cures). The rule, written down before the runs: a run has recovered if it fell (the
+governor's cliff alarm, a loss that is not finite, or three evaluations in a row below half of the best
+score), finished its budget, and the median score of its last ten evaluations, a quarter of the budget,
+is at least 0.95 of the best one before the fall.
 A run that never fell has nothing to recover from and is reported as such.
 """
 

@@ -587,3 +587,18 @@ def test_a_window_on_a_cuda_device_is_trimmed_too(
     run(tmp_path, *walk(), *trims, "device=cuda", rounds=3)
     assert [row["name"] for row in orders_in(tmp_path)] == ["trim"]
     assert rows(tmp_path)[1]["train/steps"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "sound"),
+    [("policy_lag", True), ("clock_ratio", True), ("duplicates", True), ("policy_kl", False)],
+)
+def test_only_what_is_said_of_the_policy_makes_a_state_unsound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sound: bool
+) -> None:
+    """Old data, for example, may be told of all run long: states of a policy that learns are good."""
+    force(monkeypatch, {k: (name,) for k in range(5)})
+    words = ["interventions=guard", "interventions.rescue.every=1", *only("rescue")]
+    run(tmp_path, *walk(), *words, rounds=4)
+    kept = newest(tmp_path)["steering"]["snapshots"]
+    assert [state["sound"] for state in kept] == [sound] * 4
