@@ -44,7 +44,7 @@ class Rescue(Cure[RescueConfig]):
     count = 0
     last: float = NEVER
     blamed: float = NEVER
-    """The newest round with a sign that steps are to blame."""
+    """The newest round in which one danger, or two warnings, said that steps are to blame."""
 
     @property
     def left(self) -> bool:
@@ -69,7 +69,9 @@ class Rescue(Cure[RescueConfig]):
 
     def propose(self, view: View) -> Change | None:
         """Go back, or hold what the last rescue set."""
-        if view.any_of(*BLAMED, at_least="warn"):
+        # One warning by itself comes now and then in a healthy run.
+        signs = view.any_of(*BLAMED, at_least="warn")
+        if len(signs) > 1 or view.any_of(*BLAMED, at_least="danger"):
             self.blamed = view.round
         why = view.any_of("reward_cliff", "collapse", at_least="danger")
         onset = min((view.alarms[name].values.get(SINCE, view.round) for name in why), default=0)
