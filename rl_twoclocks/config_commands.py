@@ -121,7 +121,7 @@ class BudgetConfig(Group):
     """How much a scenario may cost."""
 
     seeds: int = Field(ge=1)
-    """Seeds per arm, counted from 1."""
+    """Seeds per arm, counted from 501."""
     overrides: list[str]
     """Among them total_frames."""
     arms: dict[str, list[str]] = Field(default={})

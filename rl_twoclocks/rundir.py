@@ -47,7 +47,7 @@ _OURS = (
     "best.pt",
     "eval-*.json",
     "checkpoint-*.mp4",
-    "best.mp4",
+    "best*.mp4",
     "wandb",
     "tensorboard",
     ".partial-*",

@@ -144,11 +144,14 @@ HEALTHY = ("halfcheetah", "hopper", "walker2d")
 
 
 def _healthy_command(rows: Rows) -> str:
-    tasks, seeds, clocks = (
-        list(dict.fromkeys(row[key] for row in rows)) for key in ("task", "seed", "clocks")
-    )
-    command = f"python scripts/learning.py run --tasks {' '.join(tasks)} --seeds {' '.join(seeds)}"
-    return f"{command} --clocks {' '.join(clocks)}; python scripts/learning.py collect"
+    seeds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        seeds[row["task"], row["clocks"]].append(row["seed"])
+    runs = [
+        f"python scripts/learning.py run --tasks {task} --seeds {' '.join(mine)} --clocks {clocks}"
+        for (task, clocks), mine in seeds.items()
+    ]
+    return "; ".join([*runs, "python scripts/learning.py collect"])
 
 
 FAULTS_COMMAND = "python scripts/faults.py run; python scripts/faults.py table"

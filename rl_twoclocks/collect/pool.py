@@ -31,7 +31,7 @@ class AsyncSource:
     """Worker processes with a shelf of slots each, in shared memory.
 
     A worker that dies is noticed by its pipe at once and started again, with other episodes, up to
-    `collect.max_restarts` times in a run; one that raises ends the run with its own message.
+    `collect.max_restarts` times in a session; one that raises ends the run with its own message.
     """
 
     def __init__(
