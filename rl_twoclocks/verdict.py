@@ -330,12 +330,12 @@ def _sentence(
     text = f"{name}: {subject}{verdict}."
     text += f" With the fault the score is {fault} of healthy, with the cure {cure}, {seeds} seeds."
     shares = [
-        f"{_collapses(by_arm[arm])} of {len(by_arm[arm])} of the {arm}'s runs"
+        f"{arm} {_collapses(by_arm[arm])} of {len(by_arm[arm])}"
         for arm in ("fault", "cure", "healthy")
     ]
-    text += f" Collapsed: {', '.join(shares)}."
+    text += f" Runs that collapsed: {', '.join(shares)}."
     if led := leads(by_arm["fault"], by_arm["healthy"]):
-        text += f" {len(led)} of the fault's had a warning before, a median of"
+        text += f" {len(led)} of the faulty ones had a warning before, a median of"
         text += f" {statistics.median(led):.0f} rounds before the last good evaluation."
     stood = [r for r in by_arm["fault"] if r.collapse is None]
     false = sum(warned(r, by_arm["healthy"]) is not None for r in stood)

@@ -349,9 +349,9 @@ def test_the_sentence_says_how_many_falls_had_a_warning_before() -> None:
     found = [run for arm in runs.values() for run in arm]
     text = verdict.conclude(of_maze(), "it", "short", found).text
     assert text.endswith(
-        "Collapsed: 4 of 6 of the fault's runs, 0 of 6 of the cure's runs, 0 of 6 of the healthy's "
-        "runs. 2 of the fault's had a warning before, a median of 25 rounds before the last good "
-        "evaluation. So had 2 of the 2 that stood."
+        "Runs that collapsed: fault 4 of 6, cure 0 of 6, healthy 0 of 6. 2 of the faulty ones had a "
+        "warning before, a median of 25 rounds before the last good evaluation. So had 2 of the 2 "
+        "that stood."
     )
 
 

@@ -219,6 +219,7 @@ def test_distributed_collection_does_not_start_from_a_ratio_of_ten(
     mode: str, tmp_path: Path
 ) -> None:
     words = [f"collect={mode}", "clocks.batch_size=640", "clocks.update_frequency=64"]
+    words.append("collect.max_staleness=16")
     with pytest.raises(ConfigError, match="below 10 that holds on one machine"):
         rl_twoclocks.train(run_config("Target", tmp_path / "run", *words))
     assert not (tmp_path / "run").exists()
