@@ -520,6 +520,24 @@ def lab_figures(name: str, path: Path) -> dict[str, Figure]:
     return figures
 
 
+OPTUNA_COMMAND = (
+    "python -m rl_twoclocks.train sweep=optuna task=pendulum total_frames=100_000; "
+    "python scripts/learning.py run --tasks pendulum --frames 100000 --seeds 31 32 33 34 35 {}; "
+    "python scripts/learning.py collect --out docs/benchmarks/optuna"
+)
+
+
+def optuna_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute by how much the best point of the search is better on seeds that it never saw."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        groups[row["clocks"]].append(float(row["return_mean"]))
+    gain = difference({"pendulum": groups["classic-best"]}, {"pendulum": groups["classic"]})
+    command = OPTUNA_COMMAND.format("(and with --label=-best and the best point's --overrides)")
+    unit, n = "return that the best point of the search has more", len(groups["classic-best"])
+    return {"sweep.optuna_gain": figure(*gain, n, unit, [{"command": command}])}
+
+
 def finding_figures(text: str) -> dict[str, Figure]:
     """Count the claims in the table of findings.md that have a verdict, and those that have none.
 
@@ -557,6 +575,7 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "gazebo.csv": worlds_figures,
     "gazebo_speed.csv": gazebo_speed_figures,
     "report.csv": report_figures,
+    "optuna/returns.csv": optuna_figures,
 }
 """What computes figures from which raw file."""
 

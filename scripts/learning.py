@@ -102,12 +102,12 @@ def collect(args: argparse.Namespace) -> int:
     if not returns:
         print(f"no finished run below {args.runs}")
         return 1
-    kept.merge(OUT / "returns.csv", returns, RUN)
-    curves = kept.merge(OUT / "curves.csv", curves, RUN)
+    kept.merge(args.out / "returns.csv", returns, RUN)
+    curves = kept.merge(args.out / "curves.csv", curves, RUN)
     if healthy:
-        kept.merge(OUT / "healthy.csv", healthy, RUN)
+        kept.merge(args.out / "healthy.csv", healthy, RUN)
     for task in sorted({row["task"] for row in returns}):
-        _picture(task, curves)
+        _picture(task, curves, args.out)
     return 0
 
 
@@ -138,7 +138,7 @@ def _series(rows: list[dict], key: str) -> list[tuple[int, float]]:
     return [(int(row["frames"]), float(row[key])) for row in rows if row[key] != ""]
 
 
-def _picture(task: str, curves: list[dict]) -> None:
+def _picture(task: str, curves: list[dict], out: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -162,10 +162,10 @@ def _picture(task: str, curves: list[dict]) -> None:
     axes.set(xlabel="frames (agent decisions)", ylabel="return", title=f"{task}, every seed")
     axes.grid(alpha=0.25)
     axes.legend(loc="lower right", frameon=False)
-    path = OUT / f"learning_{task}.png"
+    path = out / f"learning_{task}.png"
     figure.savefig(path, dpi=130)
     plt.close(figure)
-    print(f"wrote {path.relative_to(ROOT)}")
+    print(f"wrote {path}")
 
 
 def main() -> int:
@@ -182,6 +182,7 @@ def main() -> int:
     parser.add_argument("--label", default="", help="suffix for runs with other overrides")
     parser.add_argument("--overrides", nargs="*", default=[], help="further key=value overrides")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "learning")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder that collect writes to")
     args = parser.parse_args()
     return run(args) if args.what == "run" else collect(args)
 

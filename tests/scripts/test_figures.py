@@ -341,6 +341,18 @@ class TestReport:
         assert (result["report.bytes_20"]["value"], result["report.bytes_20"]["n"]) == (3.3e6, 10)
 
 
+def test_a_searchs_gain_is_measured_on_other_seeds(tmp_path: Path) -> None:
+    (tmp_path / "optuna").mkdir()
+    columns = ["task", "clocks", "seed", "frames", "return_mean", "command"]
+    rows = [
+        *[("pendulum", "classic", k, 100_000, -200.0 - k, "c") for k in range(5)],
+        *[("pendulum", "classic-best", k, 100_000, -150.0 - k, "c") for k in range(5)],
+    ]
+    write_csv(tmp_path / "optuna" / "returns.csv", columns, rows)
+    found = compute(tmp_path)["sweep.optuna_gain"]
+    assert (found["value"], found["n"]) == (50.0, 5) and 45 < found["low"] < 50 < found["high"] < 55
+
+
 def test_worlds_are_judged_by_the_rows_that_count(tmp_path: Path) -> None:
     columns = ["task", "seed", "conditions", "judged", "success_rate", "return_mean", "command"]
     rows = [
