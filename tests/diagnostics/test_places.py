@@ -12,6 +12,8 @@ import rl_twoclocks
 from rl_twoclocks import diagnose
 from rl_twoclocks.configure import compose
 from rl_twoclocks.diagnostics.places import Places
+from rl_twoclocks.record import read_metrics
+from tests.envs import run_config
 
 
 def normal(n: int, mean: float, seed: int) -> torch.Tensor:
@@ -83,3 +85,14 @@ def test_the_leak_is_read_from_advantages_as_the_objective_uses_them(
     for advantage in seen:
         standard = abs(float(advantage.mean())) < 1e-4 and abs(float(advantage.std()) - 1) < 0.05
         assert standard is (mode == "minibatch")
+
+
+@pytest.mark.parametrize(("share", "measured"), [(0.3, True), (0.001, False)])
+def test_places_per_environment_are_asked_for_only_where_there_are_cells_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, measured: bool
+) -> None:
+    """A thousand environments would have to fill most of the cells to have one and a half each."""
+    monkeypatch.setattr(diagnose, "MOST_CELLS", share)
+    rl_twoclocks.train(run_config("Target", tmp_path, "diagnostics=default"))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert ("diag/places_per_env" in rows[-1]) is measured
