@@ -288,17 +288,11 @@ def test_at_random_every_slice_that_waits_is_as_likely(server: Server) -> None:
     assert 17 <= first <= 63
 
 
-@redis_server
-def test_slices_whose_reply_was_lost_are_counted(server: Server) -> None:
+def losing_the_first_reply(script: Callable) -> tuple[Callable, list]:
+    """The script of a connection that breaks when it has run once; the list holds the reply lost."""
     import redis
 
-    from rl_twoclocks.collect.redis_queue import RedisQueue
-
-    queue = RedisQueue(server.url, "run", patience=5)
-    queue.open("{}", 0, b"")
-    for version in (0, 3, 3, 3):
-        assert queue.push(b"slice", version, 9, "wait")
-    script, lost = queue._take, []
+    lost: list = []
 
     def unlucky(keys: list, arguments: list) -> object:
         reply = script(keys, arguments)
@@ -307,7 +301,18 @@ def test_slices_whose_reply_was_lost_are_counted(server: Server) -> None:
             raise redis.ConnectionError("the reply was lost")
         return reply
 
-    queue._take = unlucky
+    return unlucky, lost
+
+
+@redis_server
+def test_slices_whose_reply_was_lost_are_counted(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    queue = RedisQueue(server.url, "run", patience=5)
+    queue.open("{}", 0, b"")
+    for version in (0, 3, 3, 3):
+        assert queue.push(b"slice", version, 9, "wait")
+    queue._take, _ = losing_the_first_reply(queue._take)
     # The first reply held one that was too old and two slices; the second has the last one.
     assert queue.take(2, 3, 2, "near", 0) == ([b"slice"], 3)
     assert queue.take(2, 3, 2, "near", 0) == ([], 0)
@@ -641,24 +646,13 @@ def test_two_sittings_of_one_name_do_not_mix(server: Server) -> None:
 def test_a_slice_sent_again_after_a_lost_reply_is_there_once(
     server: Server, when_full: str
 ) -> None:
-    import redis
-
     from rl_twoclocks.collect.redis_queue import RedisQueue
 
     learner, generator = (RedisQueue(server.url, "run", patience=5) for _ in range(2))
     learner.open("{}", 0, b"")
     generator.find()
     assert generator.push(b"first", 0, 2, when_full)
-    script, lost = generator._push, []
-
-    def unlucky(keys: list, arguments: list) -> object:
-        reply = script(keys, arguments)
-        if not lost:
-            lost.append(reply)
-            raise redis.ConnectionError("the reply was lost")
-        return reply
-
-    generator._push = unlucky
+    generator._push, lost = losing_the_first_reply(generator._push)
     assert generator.push(b"second", 0, 2, when_full)
     assert lost == [1]
     assert learner.take(9, 0, None, "fifo", 0) == ([b"first", b"second"], 0)
