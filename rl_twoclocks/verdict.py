@@ -203,10 +203,9 @@ def judge_collapses(by_arm: Mapping[str, Sequence[Run]]) -> str:
     """The verdict about fault and cure, by the shares of their runs that collapsed."""
     fallen = {arm: (_collapses(runs), len(runs)) for arm, runs in by_arm.items()}
     more = newcombe(*fallen["healthy"], *fallen["fault"])
-    if more.low > -MARGINS["collapses"]:
-        return "does not reproduce"
     if more.high >= 0:
-        return "not shown: the intervals are too wide"
+        nothing = more.low > -MARGINS["collapses"]
+        return "does not reproduce" if nothing else "not shown: the intervals are too wide"
     fewer = newcombe(*fallen["cure"], *fallen["fault"])
     if fewer.high < 0:
         return "reproduces and is cured"
