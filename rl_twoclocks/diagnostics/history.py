@@ -18,6 +18,8 @@ EVALUATION, HELD = "eval/return_mean", "eval/return_held"
 """The return in evaluation, and what the newest two evaluations both reached."""
 EPISODE = "diag/episode_rounds"
 """Longest of the newest episodes, in rounds."""
+SPAN = 5.0
+"""Most rounds by which overlap of windows is allowed for: the largest healthy ratio."""
 LARGEST = 1e30
 """What an infinite reading counts as: a divergence that has overflown raises alarms too."""
 SMOOTH, SUSTAIN = 5, 11
@@ -143,6 +145,11 @@ class History:
         if newest.size < rounds or name not in self:
             return False
         return bool((newest < level).all() if below else (newest > level).all())
+
+    def rounds_of(self, windows: int) -> int:
+        """Rounds in which so many windows go by that share no frame."""
+        ratio = self.newest("clock/ratio_measured", 1.0)
+        return round(windows * min(max(ratio, 1.0), SPAN))
 
     def usual(self, name: str, leave_out: int = 0) -> float:
         """Median of the kept values without the newest `leave_out`; nan if none are left."""

@@ -24,14 +24,18 @@ class Period:
     """Chance of so strong a period in the same values in random order; 1 if there is none."""
 
 
-def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 1000) -> Period:
+def strongest_period(
+    series: Sequence[float] | np.ndarray, permutations: int = 1000, shared: int = 1
+) -> Period:
     """Find the strongest period of a series, one value per round taken at a fixed phase.
 
     Epoch folding: for every period P the variance between the means of the P phases, over the total
     (adjusted R^2). Unlike a single spectral line it sees spikes, whose power spreads over harmonics,
     as well as waves. Trends slower than the longest period (a quarter of the series) are taken off
-    first. The best period is tested against the same values in random order (a fixed stream). Series
-    shorter than 16, constant or not finite have none.
+    first. The best period is tested against the same values in random order (a fixed stream); where
+    `shared` neighbours in a row are measured on common frames, in blocks of random length, twice that on
+    average: what neighbours have in common is no beat. Series shorter than 16, constant or not finite
+    have none.
     """
     x = np.asarray(series, dtype=np.float64)
     n = x.size
@@ -44,7 +48,7 @@ def strongest_period(series: Sequence[float] | np.ndarray, permutations: int = 1
     shares = _folded(x[None], longest)[0]
     # Multiples of a period explain as much as it does: the shortest that comes close is meant.
     best = int(np.flatnonzero(shares >= shares.max() - 0.05)[0])
-    shuffled = np.random.default_rng(0).permuted(np.tile(x, (permutations, 1)), axis=1)
+    shuffled = _shuffled(x, permutations, 2 * shared if shared > 1 else 1)
     chance = _folded(shuffled, longest).max(axis=1)
     p_value = (1 + int((chance >= shares[best]).sum())) / (1 + permutations)
     if shares[best] <= 0:
@@ -75,6 +79,15 @@ def strength_at(
     turned = np.take_along_axis(np.tile(cycles, (permutations, 1, 1)), places, axis=2)
     chance = _folded(turned.reshape(permutations, -1), period, period)[:, 0]
     return share, (1 + int((chance >= share).sum())) / (1 + permutations)
+
+
+def _shuffled(x: np.ndarray, times: int, block: int) -> np.ndarray:
+    """The values of x [n] in random order, [times, n], in blocks of random length, mean `block`."""
+    places, cuts = np.random.default_rng(0).random((times, 2, x.size)).swapaxes(0, 1)
+    ranks = cuts[:, 1:].argsort(axis=1).argsort(axis=1)
+    blocks = np.zeros((times, x.size), dtype=np.intp)
+    (ranks < -(-x.size // block) - 1).cumsum(1, out=blocks[:, 1:])
+    return x[np.take_along_axis(places, blocks, axis=1).argsort(axis=1, kind="stable")]
 
 
 def _folded(x: np.ndarray, longest: int, shortest: int = 2) -> np.ndarray:
@@ -110,11 +123,12 @@ def periodic_alarm(history: History, limits: Limits) -> Alarm | None:
     if series.size < 32 or not (series > 0).all():
         return None
     # The logarithm: swings count in proportion to a loss that shrinks over a run.
-    found = strongest_period(np.log(series))
+    shared = history.rounds_of(1)
+    found = strongest_period(np.log(series), shared=shared)
     if found.share < limits.periodicity or found.p_value > 0.002:
         return None
     # Looked at every 8 rounds, chance would pass now and then: the same period must be there twice.
-    before = strongest_period(np.log(series[:-8]))
+    before = strongest_period(np.log(series[:-8]), shared=shared)
     if before.length != found.length or before.p_value > 0.02:
         return None
     episode = history.newest(EPISODE, 0.0)

@@ -147,8 +147,11 @@ def ess_alarm(history: History, limits: Limits) -> Alarm | None:
         ("danger", ess_level(limits.chi_danger * ratio, history)),
         ("warn", ess_level(limits.chi_warn * ratio, history)),
     )
+    # One frame of great weight stays for as long as the window holds it: two windows without a common
+    # frame have to agree.
+    rounds = history.rounds_of(2)
     for severity, level in levels:
-        if history.all_beyond("diag/ess", level, 2, below=True):
+        if history.all_beyond("diag/ess", level, rounds, below=True):
             return Alarm(
                 "effective_sample_size",
                 severity,

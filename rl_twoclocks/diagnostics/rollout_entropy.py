@@ -28,8 +28,6 @@ FEW = 64
 """Values of a dimension up to which states may be those of a grid."""
 BEFORE = 5
 """Values of the entropy that say what was usual just before."""
-SPAN = 5.0
-"""Most rounds by which overlap of windows is allowed for: the largest healthy ratio."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,7 @@ def diversity_alarm(history: History, limits: Limits) -> Alarm | None:
     # Narrow because it has learnt to hold still or to run straight: that is success.
     learnt = score_now(history) > 0.8
     floors = {"diag/entropy_share": limits.entropy_floor, "diag/places_per_env": limits.places}
-    rounds = _rounds(history, windows=3)
+    rounds = history.rounds_of(3)
     low = [n for n, floor in floors.items() if history.all_beyond(n, floor, rounds, below=True)]
     if low and not learnt:
         return _diversity("danger", values, "the rollouts visit almost one place only")
@@ -315,14 +313,8 @@ def narrowed(history: History, limits: Limits) -> bool:
     if not limits.entropy_relative:
         return history.newest("diag/rollout_entropy_own_range") < limits.entropy_low
     series, start = (f("diag/rollout_entropy") for f in (history.series, history.start))
-    newest = series[-_rounds(history, windows=3) :]
+    newest = series[-history.rounds_of(3) :]
     return bool(series.size and median(start) - median(newest) > 0.5 * limits.entropy_low)
-
-
-def _rounds(history: History, windows: int) -> int:
-    """Rounds in which so many windows go by that share no frame."""
-    ratio = history.newest("clock/ratio_measured", 1.0)
-    return round(windows * min(max(ratio, 1.0), SPAN))
 
 
 def _diversity(severity: Severity, values: dict[str, float], cause: str) -> Alarm:

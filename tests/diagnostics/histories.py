@@ -21,17 +21,17 @@ def recorded(series: Mapping[str, Sequence[float]], now: int | None = None) -> H
     return history
 
 
-def screened(series: np.ndarray) -> Period:
+def screened(series: np.ndarray, shared: int = 1) -> Period:
     """The strongest period; where the alarm cannot care, its chance is only bounded from below.
 
     The first of the random orders are the same however many there are, so what beats too many of
     them beats too many of all.
     """
-    quick = strongest_period(series, permutations=0)
+    quick = strongest_period(series, permutations=0, shared=shared)
     if quick.share < CALIBRATED.periodicity:
         return quick
-    some = strongest_period(series, permutations=100)
+    some = strongest_period(series, permutations=100, shared=shared)
     beaten = round(some.p_value * 101) - 1
     if (1 + beaten) / 1001 > 0.02:
         return Period(some.length, some.share, (1 + beaten) / 1001)
-    return strongest_period(series)
+    return strongest_period(series, shared=shared)

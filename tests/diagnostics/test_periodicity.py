@@ -80,6 +80,27 @@ def test_random_walks_do_not_beat_time() -> None:
     assert sum(significant(strongest_period(x, permutations=200)) for x in walks) <= 1
 
 
+def sliding(n: int, seed: int, width: int = 4) -> np.ndarray:
+    """Noise as a window that slides over `width` rounds sees it."""
+    return np.convolve(noise(n + width - 1, seed), np.ones(width) / width**0.5, "valid")
+
+
+def test_windows_that_share_frames_do_not_beat_time() -> None:
+    series = [sliding(64, seed) for seed in range(150)]
+    alone = sum(significant(strongest_period(x, 200)) for x in series)
+    known = sum(significant(strongest_period(x, 200, shared=4)) for x in series)
+    assert known <= 3
+    assert alone >= 3 * known + 5
+
+
+@pytest.mark.parametrize("period", [4, 5, 8, 10, 13])
+def test_a_beat_is_seen_in_windows_that_share_frames(period: int) -> None:
+    series = 0.15 * sliding(64, period) + (np.arange(64) % period == 0)
+    found = strongest_period(series, shared=4)
+    assert found.length == period
+    assert significant(found)
+
+
 @pytest.mark.parametrize("power", [1, 2])
 def test_a_trend_alone_does_not_beat_time(power: int) -> None:
     found = strongest_period(np.arange(64.0) ** power)
@@ -193,7 +214,7 @@ def test_periodic_alarm_wants_the_same_period_eight_rounds_ago(
     assert periodic_alarm(history, CALIBRATED) is not None
     for before in (Period(5, 0.9, 0.001), Period(4, 0.9, 0.03), Period(0, 0.0, 1.0)):
 
-        def found(series: np.ndarray, before: Period = before) -> Period:
+        def found(series: np.ndarray, shared: int, before: Period = before) -> Period:
             return Period(4, 0.9, 0.001) if series.size == 64 else before
 
         monkeypatch.setattr(periodicity, "strongest_period", found)
@@ -204,7 +225,7 @@ def test_periodic_alarm_wants_the_same_period_eight_rounds_ago(
 def test_periodic_alarm_takes_one_chance_in_five_hundred(
     monkeypatch: pytest.MonkeyPatch, p: float, raised: bool
 ) -> None:
-    monkeypatch.setattr(periodicity, "strongest_period", lambda _: Period(4, 0.9, p))
+    monkeypatch.setattr(periodicity, "strongest_period", lambda _, shared: Period(4, 0.9, p))
     history = recorded({"diag/critic_loss_first_pass": loss(64, 0, spike=2.0)}, now=64)
     assert (periodic_alarm(history, CALIBRATED) is not None) is raised
 

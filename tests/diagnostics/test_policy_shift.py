@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_twoclocks import compose
 from rl_twoclocks.diagnostics import CALIBRATED, Limits, levels, policy_shift
+from rl_twoclocks.diagnostics.history import History
 from rl_twoclocks.diagnostics.policy_shift import (
     clip_alarm,
     clip_level,
@@ -201,6 +202,18 @@ def test_levels_of_ess_kl_and_clip_fraction_grow_with_the_actions_dimensions(
     }
     for rule in (ess_alarm, kl_alarm, clip_alarm):
         assert (rule(recorded(series), CALIBRATED) is not None) is raised
+
+
+@pytest.mark.parametrize(
+    ("ratio", "rounds"), [(1.0, 2), (4.0, 8), (4.004, 8), (2.5, 5), (50.0, 10)]
+)
+def test_ess_alarm_waits_for_two_windows_without_a_common_frame(ratio: float, rounds: int) -> None:
+    def low(n: int) -> History:
+        series = {"diag/ess": [0.95] + [0.02] * n, "clock/ratio_measured": [ratio] * (n + 1)}
+        return recorded(series | {"diag/action_dims": [6.0] * (n + 1)})
+
+    assert ess_alarm(low(rounds - 1), CALIBRATED) is None
+    assert ess_alarm(low(rounds), CALIBRATED) is not None
 
 
 def test_ess_alarm_allows_more_where_frames_serve_more_versions() -> None:
