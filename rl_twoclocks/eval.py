@@ -37,8 +37,7 @@ def evaluate_checkpoint(command: EvalCommandConfig) -> float:
 
     path = find(Path(command.checkpoint).expanduser())
     saved = checkpoint.load(path)
-    state.check(saved)
-    config = Config.model_validate(saved["config"])
+    config = state.configuration(saved)
     results: dict[str, Any] = {"checkpoint": str(path), "frames": saved["clocks"]["frames"]}
     if command.changed:
         results["changed"] = command.changed

@@ -49,12 +49,11 @@ class DeployedPolicy(nn.Module):
         """Build from a loaded checkpoint; its environment is made once, to read its spaces."""
         super().__init__()
         from rl_twoclocks.collect import BehaviourPolicy
-        from rl_twoclocks.config import Config
         from rl_twoclocks.envs import make_env
         from rl_twoclocks.models import ActionMap
-        from rl_twoclocks.state import learned
+        from rl_twoclocks.state import configuration, learned
 
-        config = Config.model_validate(saved["config"])
+        config = configuration(saved)
         collect = config.collect.model_copy(
             update={"backend": "gymnasium", "vectorization": "sync"}
         )
@@ -144,8 +143,14 @@ class DeployedMemoryPolicy(DeployedPolicy):
 
 
 def deployed(saved: dict[str, Any]) -> DeployedPolicy:
-    """The policy of a loaded checkpoint, ready to be exported."""
-    remembers = saved["config"]["model"]["memory"] != "none"
+    """The policy of a loaded checkpoint, ready to be exported.
+
+    Raises:
+        CheckpointError: it is incomplete, or of another version.
+    """
+    from rl_twoclocks.state import configuration
+
+    remembers = configuration(saved).model.memory != "none"
     return (DeployedMemoryPolicy if remembers else DeployedPolicy)(saved).eval()
 
 
@@ -156,7 +161,6 @@ def export(command: ExportCommandConfig) -> list[Path]:
         ConfigError: ONNX is asked for and its packages are not installed.
         CheckpointError: there is no such checkpoint, or it is incomplete.
     """
-    from rl_twoclocks import state
     from rl_twoclocks.eval import find
     from rl_twoclocks.record import checkpoint
     from rl_twoclocks.rundir import write_text
@@ -166,10 +170,9 @@ def export(command: ExportCommandConfig) -> list[Path]:
         raise ConfigError(f"format={command.format} needs {lack[0]}: pip install '.[export]'")
     path = find(Path(command.checkpoint).expanduser())
     saved = checkpoint.load(path)
-    state.check(saved)
+    policy, sha256 = deployed(saved), hashlib.sha256(path.read_bytes()).hexdigest()
     out = Path(command.out).expanduser() if command.out else path.parent / "export"
     name = f"{saved['config']['task']['name']}-{path.stem}" if command.out else path.stem
-    policy, sha256 = deployed(saved), hashlib.sha256(path.read_bytes()).hexdigest()
     try:
         out.mkdir(parents=True, exist_ok=True)
         # Aside until all is written and checked: what was exported before stays whole if this fails.

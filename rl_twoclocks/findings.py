@@ -475,8 +475,7 @@ def of_window(path: Path) -> Report:
     from rl_twoclocks.safety import settle
 
     saved = checkpoint.load(path)
-    state.check(saved)
-    config = Config.model_validate(saved["config"])
+    config = state.configuration(saved)
     here = config.collect.model_copy(update={"device": "cpu"})
     changes: dict[str, Any] = {"compile": False, "device": "cpu", "collect": here}
     config, derived = settle(config.model_copy(update=changes))

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from rl_twoclocks.build import Parts
 from rl_twoclocks.collect import BehaviourPolicy, Published
@@ -177,6 +178,23 @@ def check(state: dict[str, Any]) -> None:
     missing |= {f"normalizer.{key}" for key in ("discounted", "real") if key not in statistics}
     if missing:
         raise CheckpointError(f"the checkpoint lacks {', '.join(sorted(missing))}")
+
+
+def configuration(state: dict[str, Any]) -> Config:
+    """What a complete checkpoint of this format was made with.
+
+    Raises:
+        CheckpointError: names what is missing, or the first key that this version does not know.
+    """
+    check(state)
+    try:
+        return Config.model_validate(state["config"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(
+            f"the checkpoint was written by another version of rl_twoclocks: {key}: {first['msg']}"
+        ) from error
 
 
 def _check_network(flat: FlatParameters, state: dict[str, Any]) -> None:

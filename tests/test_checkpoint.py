@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rl_twoclocks.config_commands import EvalCommandConfig
+from rl_twoclocks.eval import evaluate_checkpoint
+from rl_twoclocks.export import deployed
+from rl_twoclocks.findings import of_window
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.record.checkpoint import CheckpointError
 from tests.command_envs import ROUND, differing, newest, rows, run
@@ -247,3 +252,28 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
         checkpoint.write(tmp_path / "two" / path.name, checkpoint.load(path))
     with pytest.raises(CheckpointError, match="another network"):
         run(tmp_path / "two", "task=cartpole", rounds=3)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: evaluate_checkpoint(EvalCommandConfig(checkpoint=str(path))),
+        lambda path: deployed(checkpoint.load(path)),
+        of_window,
+    ],
+    ids=["eval", "export", "doctor"],
+)
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, read: Callable) -> None:
+    """Of an older format, or with a key that this version does not know: the same for every reader."""
+    run(tmp_path / "run", "task=pendulum", rounds=1)
+    saved = checkpoint.load(checkpoint.listed(tmp_path / "run")[-1])
+
+    def refused(changed: dict, match: str) -> None:
+        place = tmp_path / "old.pt"
+        torch.save(changed, place)
+        with pytest.raises(CheckpointError, match=match):
+            read(place)
+
+    refused(saved | {"format": 1}, "format 1, this version reads")
+    older = saved["config"] | {"interventions": {**saved["config"]["interventions"], "gone": 1}}
+    refused(saved | {"config": older}, "another version of rl_twoclocks: interventions.gone")
