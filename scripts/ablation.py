@@ -12,8 +12,8 @@ that diverges counts with the return of a random policy. The base is `shipped`, 
 the cut segments (a window of classic is one rollout: there is nothing to cut). Scores are (return -
 random) / (that of `shipped` - random).
 
-`collect` writes docs/benchmarks/ablation.csv, one row per run, where rows of other runs stay, prints the
-table, and draws ablation.png. Runs that the CSV holds are not made again.
+`collect` writes docs/benchmarks/ablation.csv, one row per run, where rows of other runs stay, the table
+ablation.md, and draws ablation.png. Runs that the CSV holds are not made again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ from pathlib import Path
 
 import numpy as np
 import rows as kept
-from figures import RANDOM_RETURNS
+from figures import (
+    ABLATION_BASES,
+    ABLATION_SEEDS,
+    ABLATION_TASKS,
+    RANDOM_RETURNS,
+    ablation_gaps,
+)
 from training import is_made, outcome, over, settings, train_all
 
-from rl_twoclocks.aggregate import difference, interquartile_mean, normalised
+from rl_twoclocks.aggregate import interquartile_mean
 from rl_twoclocks.batch import COMMAND, told
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "benchmarks"
 RUN = ("task", "arm", "seed")
-TASKS, SEEDS, FRAMES = ["halfcheetah", "hopper"], range(401, 406), 300_000
+SEEDS, FRAMES = range(401, 401 + ABLATION_SEEDS), 300_000
 ARMS: dict[str, list[str]] = {
     "shipped": [],
     "advantages once a round": ["algo.advantage_refresh=round"],
@@ -49,8 +55,23 @@ ARMS: dict[str, list[str]] = {
     "safe clocks": ["algo.clip_epsilon=0.2"],
     "safe clocks and segments cut": ["algo.clip_epsilon=0.2", "collect.split_trajs=true"],
 }
-BASES = {"safe clocks and segments cut": "safe clocks"}
-"""What an arm is compared with, where it is not `shipped`."""
+HEADING = """<!-- Written by scripts/ablation.py collect: nothing below is typed. -->
+
+# What single parts of the classic preset are worth
+
+One part changed at a time: 300,000 frames, five seeds, no interventions, returns as interquartile means.
+The protocol is in the first lines of [scripts/ablation.py](../../scripts/ablation.py), every run in
+[ablation.csv](ablation.csv).
+
+```
+python scripts/ablation.py run --jobs 2 --runs runs/ablation
+python scripts/ablation.py collect --runs runs/ablation
+```
+
+![Ablation](ablation.png)
+
+| arm | what is changed | {tasks} | base | difference in score (95 %) | verdict |
+| --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def command(task: str, arm: str, seed: int) -> list[str]:
@@ -67,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = [
         (command(task, arm, seed), args.runs / task / arm.replace(" ", "_") / f"seed{seed}")
         for seed in SEEDS
-        for task in TASKS
+        for task in ABLATION_TASKS
         for arm in ARMS
         if not is_made(done.get((task, arm, str(seed))), command(task, arm, seed))
     ]
@@ -75,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(args: argparse.Namespace) -> int:
-    """Write every finished run into ablation.csv, where others stay; print the table and draw it."""
+    """Write every finished run into ablation.csv, where others stay; write the table and draw it."""
     rows = []
     for place in over(args.runs, "*/*/seed*"):
         task, arm, seed = place.parts[-3], place.parts[-2].replace("_", " "), place.name[4:]
@@ -92,54 +113,45 @@ def collect(args: argparse.Namespace) -> int:
     if not rows:
         print(f"no finished run below {args.runs}")
         return 1
-    _table(kept.merge(OUT / "ablation.csv", rows, RUN))
+    _report(kept.merge(OUT / "ablation.csv", rows, RUN))
     return 0
 
 
-def scores(rows: list[dict]) -> dict[str, dict[str, list[float]]]:
-    """Normalised scores by arm and task; 1 is the interquartile mean of `shipped`.
-
-    Raises:
-        ValueError: `shipped` is no better than a random policy on a task.
-    """
-    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
-    one = {t: float(interquartile_mean(np.array(v))) for t, v in returns["shipped"].items()}
-    return {
-        arm: {t: normalised(v, RANDOM_RETURNS[t], one[t]) for t, v in by_task.items() if t in one}
-        for arm, by_task in returns.items()
-    }
-
-
-def _table(rows: list[dict]) -> None:
+def _report(rows: list[dict]) -> None:
+    """Write ablation.md and draw ablation.png."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    found = scores(rows)
-    figure, axes = plt.subplots(figsize=(7.5, 0.42 * len(found) + 1), layout="constrained")
-    full = {
-        arm
-        for arm, by_task in found.items()
-        if set(by_task) == set(TASKS) and {len(x) for x in by_task.values()} == {len(SEEDS)}
-    }
-    arms = [arm for arm in ARMS if {arm, BASES.get(arm, "shipped")} <= full and arm != "shipped"]
+    gaps = ablation_gaps(rows)
+    arms = [arm for arm in ARMS if arm in gaps]
     if missing := set(ARMS) - {*arms, "shipped"}:
         print(f"not complete yet: {', '.join(sorted(missing))}")
-    for place, arm in enumerate(reversed(arms)):
-        gap = difference(found[arm], found[BASES.get(arm, "shipped")])
-        verdict = "worse" if gap.high < 0 else "better" if gap.low > 0 else "undecided"
-        print(f"{arm}: {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}), {verdict}")
-        axes.errorbar(
-            gap.value, place, xerr=[[gap.value - gap.low], [gap.high - gap.value]],
-            fmt="o", color="tab:blue", capsize=3,
-        )  # fmt: skip
+    returns: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        returns[row["arm"], row["task"]].append(float(row["return_mean"]))
+    lines = [HEADING.format(tasks=" | ".join(ABLATION_TASKS))]
+    figure, axes = plt.subplots(figsize=(7.5, 0.42 * len(arms) + 1.2), layout="constrained")
+    for place, arm in enumerate(["shipped", *arms] if arms else []):
+        cells = [f"{interquartile_mean(np.array(returns[arm, t])):,.0f}" for t in ABLATION_TASKS]
+        told = ["", "", ""]
+        if gap := gaps.get(arm):
+            verdict = "worse" if gap.high < 0 else "better" if gap.low > 0 else "undecided"
+            told = [ABLATION_BASES.get(arm, "shipped"), f"{gap.value:+.2f}", verdict]
+            told[1] += f" ({gap.low:+.2f} to {gap.high:+.2f})"
+            axes.errorbar(
+                gap.value, -place, xerr=[[gap.value - gap.low], [gap.high - gap.value]],
+                fmt="o", color="tab:blue", capsize=3,
+            )  # fmt: skip
+        words = ["clocks=safe", *ARMS[arm]] if arm.startswith("safe") else ARMS[arm]
+        changed = f"`{' '.join(words)}`" if words else ""
+        lines.append(f"| {' | '.join([arm, changed, *cells, *told])} |")
+    (OUT / "ablation.md").write_text("\n".join(lines) + "\n")
     axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(arms)), list(reversed(arms)))
+    axes.set_yticks([-k for k in range(1, len(arms) + 1)], arms)
     axes.set(
-        xlabel="difference of the interquartile mean from its base (1: the shipped preset's score)",
+        xlabel="score, difference from the base (shipped: 1)",
         title="HalfCheetah and Hopper, classic, 300,000 frames",
     )
     axes.grid(axis="x", alpha=0.25)

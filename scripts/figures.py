@@ -21,6 +21,7 @@ import numpy as np
 
 from rl_twoclocks import scenario, verdict
 from rl_twoclocks.aggregate import (
+    Estimate,
     combined,
     difference,
     interquartile_mean,
@@ -520,6 +521,48 @@ def lab_figures(name: str, path: Path) -> dict[str, Figure]:
     return figures
 
 
+ABLATION_TASKS, ABLATION_SEEDS = ("halfcheetah", "hopper"), 5
+ABLATION_BASES = {"safe clocks and segments cut": "safe clocks"}
+"""What an arm is compared with, where it is not `shipped`."""
+
+
+def ablation_gaps(rows: list[dict]) -> dict[str, Estimate]:
+    """By how much an arm's score lies above its base's, of arms that are complete, as their bases are.
+
+    Score 1 is the interquartile mean of `shipped` on the task, 0 a random policy.
+
+    Raises:
+        ValueError: `shipped` is no better than a random policy on a task.
+    """
+    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
+    full = {
+        arm: by_task
+        for arm, by_task in returns.items()
+        if all(len(by_task[task]) == ABLATION_SEEDS for task in ABLATION_TASKS)
+    }
+    if "shipped" not in full:
+        return {}
+    one = {t: float(interquartile_mean(np.array(v))) for t, v in full["shipped"].items()}
+    scores = {
+        arm: {t: normalised(v, RANDOM_RETURNS[t], one[t]) for t, v in by_task.items()}
+        for arm, by_task in full.items()
+    }
+    bases = {arm: ABLATION_BASES.get(arm, "shipped") for arm in scores if arm != "shipped"}
+    return {a: difference(scores[a], scores[b]) for a, b in bases.items() if b in scores}
+
+
+def ablation_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute what changing one part of the classic preset adds to its score."""
+    command = [{"command": "python scripts/ablation.py run"}]
+    n = ABLATION_SEEDS * len(ABLATION_TASKS)
+    return {
+        f"ablation.{arm.replace(' ', '_')}": figure(*gap, n, "score, difference", command)
+        for arm, gap in sorted(ablation_gaps(rows).items())
+    }
+
+
 OPTUNA_COMMAND = (
     "python -m rl_twoclocks.train sweep=optuna task=pendulum total_frames=100_000; "
     "python scripts/learning.py run --tasks pendulum --frames 100000 --seeds 31 32 33 34 35 {}; "
@@ -575,6 +618,7 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "gazebo.csv": worlds_figures,
     "gazebo_speed.csv": gazebo_speed_figures,
     "report.csv": report_figures,
+    "ablation.csv": ablation_figures,
     "optuna/returns.csv": optuna_figures,
 }
 """What computes figures from which raw file."""
