@@ -109,7 +109,10 @@ class Session:
         elif self.parts.learner.update.compiled:
             self.display.message("compile   one graph per optimizer step; the first takes a while")
         if self.finished:
-            self.display.message("finished  the budget is used up already: nothing to do")
+            frames = self.parts.clocks.frames
+            self.display.message(
+                f"finished  the run has {frames:,} frames, the budget is used up: nothing to do"
+            )
         self.display.start()
         return self
 
@@ -366,7 +369,8 @@ class Session:
             stopped_by=None if done or stop.received is None else stop.received.name,
             checkpoint=str(path) if path.exists() else None,
         )
-        if done and (over := clocks.frames - self.config.total_frames) > 0:
+        over = clocks.frames - self.config.total_frames
+        if done and not self.finished and over > 0:
             text = f"{over:,} frames beyond the budget were collected and dropped as too old"
             self.display.message(f"budget    {text}")
         summary = self.directory / "result.json"

@@ -61,7 +61,8 @@ HEADING = """<!-- Written by scripts/ablation.py collect: nothing below is typed
 
 One part changed at a time: 300,000 frames, five seeds, no interventions, returns as interquartile means.
 The protocol is in the first lines of [scripts/ablation.py](../../scripts/ablation.py), every run in
-[ablation.csv](ablation.csv).
+[ablation.csv](ablation.csv). A verdict is about both tasks together, of which one may decide it; of ten
+comparisons one may be decided by chance.
 
 ```
 python scripts/ablation.py run --jobs 2 --runs runs/ablation

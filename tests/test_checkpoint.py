@@ -184,6 +184,25 @@ def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
+def test_a_checkpoint_cut_anywhere_is_damaged_and_the_one_before_counts(tmp_path: Path) -> None:
+    state = {"weights": torch.arange(40_000.0), "more": [torch.ones(300, k) for k in range(1, 9)]}
+    checkpoint.save(tmp_path, state, 1, keep_last=2)
+    path = checkpoint.save(tmp_path, state, 2, keep_last=2)
+    data = path.read_bytes()
+    for size in [*range(0, len(data), 997), len(data) - 1]:
+        path.write_bytes(data[:size])
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoint.load(path)
+    with pytest.warns(UserWarning, match="trying the one before"):
+        assert checkpoint.load_newest(tmp_path) is not None
+
+
+def test_what_holds_no_state_is_no_checkpoint(tmp_path: Path) -> None:
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        checkpoint.load(tmp_path / "list.pt")
+
+
 def test_a_runs_checkpoints_load_without_executing_code(tmp_path: Path) -> None:
     run(tmp_path, "task=halfcheetah", "eval=default")
     files = sorted(tmp_path.glob("*.pt"))

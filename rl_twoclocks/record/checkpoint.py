@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from pathlib import Path
@@ -57,13 +58,30 @@ def load(path: Path) -> dict[str, Any]:
         )
         hint = f"; in {near} there are: {', '.join(there[:8])}" if there else nearest_runs(path)
         raise CheckpointError(f"no checkpoint at {path}{hint}")
+    damaged = f"{path} cannot be read: damaged, or no checkpoint"
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        # Of some files that were cut off torch reports an operating system's error.
+        if not _ends_as_archive(path):
+            raise CheckpointError(damaged)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except (OSError, MemoryError) as error:
         raise RuntimeError(f"{path} could not be read: {error!r}; try again") from error
     except Exception as error:
         # torch's own text would advise to load it unsafely.
-        raise CheckpointError(f"{path} cannot be read: damaged, or no checkpoint") from error
+        raise CheckpointError(damaged) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(damaged)
+    return state
+
+
+def _ends_as_archive(path: Path) -> bool:
+    """Whether the end record of a zip archive, which torch writes last, is there."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 22, 0))
+        return file.read(4) == b"PK\x05\x06"
 
 
 def load_newest(directory: Path) -> dict[str, Any] | None:
