@@ -103,7 +103,8 @@ def collect(args: argparse.Namespace) -> int:
         print(f"no finished run below {args.runs}")
         return 1
     kept.merge(args.out / "returns.csv", returns, RUN)
-    curves = kept.merge(args.out / "curves.csv", curves, RUN)
+    # All points of a run at once: two runs of one seed are not one curve.
+    curves = kept.merge(args.out / "curves.csv", curves, RUN[:3])
     if healthy:
         kept.merge(args.out / "healthy.csv", healthy, RUN)
     for task in sorted({row["task"] for row in returns}):
