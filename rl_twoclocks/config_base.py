@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class ConfigError(ValueError):
@@ -20,3 +20,9 @@ class Group(BaseModel):
         populate_by_name=True,
         protected_namespaces=(),
     )
+
+
+def first_wrong(error: ValidationError) -> str:
+    """The first key that is wrong, and why."""
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rl_twoclocks.build import Parts
 from rl_twoclocks.collect import BehaviourPolicy, Published
 from rl_twoclocks.config import Config
+from rl_twoclocks.config_base import first_wrong
 from rl_twoclocks.normalize import Normalizer
 from rl_twoclocks.optim import FlatParameters
 from rl_twoclocks.record.checkpoint import CheckpointError
@@ -190,10 +191,8 @@ def configuration(state: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(state["config"])
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(
-            f"the checkpoint was written by another version of rl_twoclocks: {key}: {first['msg']}"
+            f"the checkpoint was written by another version of rl_twoclocks: {first_wrong(error)}"
         ) from error
 
 

@@ -61,11 +61,8 @@ def load(path: Path) -> dict[str, Any]:
     damaged = f"{path} cannot be read: damaged, or no checkpoint"
     try:
         # Of some files that were cut off torch reports an operating system's error.
-        if not _ends_as_archive(path):
-            raise CheckpointError(damaged)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
+        whole = _ends_as_archive(path)
+        state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except (OSError, MemoryError) as error:
         raise RuntimeError(f"{path} could not be read: {error!r}; try again") from error
     except Exception as error:

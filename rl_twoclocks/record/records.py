@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config_base import first_wrong
 from rl_twoclocks.record.jsonl import read_metrics
 
 Row = dict[str, Any]
@@ -58,10 +59,8 @@ def stored_config(directory: Path) -> Config:
     try:
         return Config.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
-            f"{path} was edited, or written by another version of rl_twoclocks: {key}: {first['msg']}"
+            f"{path} was edited, or written by another version of rl_twoclocks: {first_wrong(error)}"
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
