@@ -168,34 +168,31 @@ def healthy_figures(rows: Rows) -> dict[str, Figure]:
     """Compute what diagnostics and governor did in healthy runs: share of time, dangers, orders.
 
     Of the default, `clocks=classic`, and the tasks in `HEALTHY` under these names; of other tasks and
-    clocks with their names behind. Overhead:
-    median over the runs on HalfCheetah, whose frames cost least, of the diagnostics' share of the wall
-    time, with its minimum and maximum.
+    clocks with their names behind. Overhead: median over the runs on HalfCheetah, whose frames cost
+    least, of the diagnostics' share of the wall time, with its minimum and maximum.
     """
+    groups: dict[str, Rows] = defaultdict(list)
+    cheap: dict[str, Rows] = defaultdict(list)
+    for row in rows:
+        end = "" if row["clocks"] == "classic" else f".{row['clocks']}"
+        groups[end if row["task"] in HEALTHY else f".{row['task']}{end}"].append(row)
+        if row["task"] == "halfcheetah":
+            cheap[end].append(row)
     found = {}
-    for clocks in sorted({row["clocks"] for row in rows}):
-        all_mine = [r for r in rows if r["clocks"] == clocks]
-        end = "" if clocks == "classic" else f".{clocks}"
-        groups = {"": [r for r in all_mine if r["task"] in HEALTHY]}
-        for row in all_mine:
-            if row["task"] not in HEALTHY:
-                groups.setdefault(f".{row['task']}", []).append(row)
-        for task, mine in groups.items():
-            if not mine:
-                continue
-            millions = sum(int(row["frames"]) for row in mine) / 1e6
-            danger, orders = (sum(int(row[key]) for row in mine) for key in ("danger", "orders"))
-            n, command = len(mine), _healthy_command(mine)
-            found[f"diag.danger_per_1m{task}{end}"] = count(
-                danger / millions, n, "onsets per 1M frames", command
-            )
-            found[f"guard.orders_on_healthy{task}{end}"] = count(orders, n, "orders", command)
-        cheap = [r for r in all_mine if r["task"] == "halfcheetah"]
-        if shares := [float(r["diagnostics_share"]) for r in cheap]:
-            found[f"diag.overhead{end}"] = figure(
-                statistics.median(shares), min(shares), max(shares), len(shares),
-                "share of the wall time, HalfCheetah", [{"command": _healthy_command(cheap)}],
-            )  # fmt: skip
+    for end, mine in groups.items():
+        millions = sum(int(row["frames"]) for row in mine) / 1e6
+        danger, orders = (sum(int(row[key]) for row in mine) for key in ("danger", "orders"))
+        n, command = len(mine), _healthy_command(mine)
+        found[f"diag.danger_per_1m{end}"] = count(
+            danger / millions, n, "onsets per 1M frames", command
+        )
+        found[f"guard.orders_on_healthy{end}"] = count(orders, n, "orders", command)
+    for end, mine in cheap.items():
+        shares = [float(row["diagnostics_share"]) for row in mine]
+        found[f"diag.overhead{end}"] = figure(
+            statistics.median(shares), min(shares), max(shares), len(shares),
+            "share of the wall time, HalfCheetah", [{"command": _healthy_command(mine)}],
+        )  # fmt: skip
     return found
 
 
