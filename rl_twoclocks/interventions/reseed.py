@@ -28,12 +28,13 @@ class Reseed(Cure[ReseedConfig]):
         why = view.any_of("diversity", "duplicates", "reward_staircase", at_least="warn")
         # Episodes must have time to end: their returns tell whether the narrow policy has learnt.
         ended = view.history.rounds(RETURN)
-        if ended.size and ended[-1] > self.last:
+        judged = bool(ended.size) and ended[-1] > self.last
+        if judged:
             self.longer = 1
         rest = max(self.config.rest, math.ceil(view.history.newest(EPISODE, 0.0)) + 1)
         if not why or view.round - self.last < rest * self.longer:
             return None
-        if self.last != NEVER and not (ended.size and ended[-1] > self.last):
+        if self.last != NEVER and not judged:
             self.longer *= 2
         self.last = view.round
         what = f"new episodes in all environments, observation noise {self.config.noise:g}"
