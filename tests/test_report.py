@@ -160,7 +160,8 @@ def test_a_page_opens_with_the_verdict_then_gradient_norm_and_kl(
     order = [a["id"] for a in tree.all("figure", **{"class": "chart"})]
     assert order == [
         "gradient-norm", "kl", "return", "clocks", "clock-ratio", "staleness",
-        "reward-variance", "rollout-entropy", "throughput",
+        "reward-variance", "rollout-entropy", "policy-entropy", "explained-variance",
+        "episode-length", "learning-rate", "throughput",
     ]  # fmt: skip
     sections = [a["id"] for a in tree.all("section")]
     assert sections == ["verdict", "charts", "events", "findings", "flow"]

@@ -151,7 +151,7 @@ def _verdict_of_one(run: Run) -> str:
         f"{escape(words[:1].upper() + words[1:])}.</p>",
         _suspected(run),
         f"<p>{_state(run)}",
-        f"Last return: {escape(tables.last_return(run))}. ",
+        f"Last return: {escape(', '.join(tables.last_returns(run)))}. ",
         "The verdict judges the last tenth of the run; what happened before is below.</p>",
         _story(run),
         _crash(run),

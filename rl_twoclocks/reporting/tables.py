@@ -182,7 +182,7 @@ def summary(runs: Sequence[Run]) -> str:
                 escape(run.label),
                 badge(worst(run)),
                 escape(run.state),
-                escape(last_return(run)),
+                escape(last_returns(run)[0]),
                 f"{run.frames:,}",
                 duration(run.last("time/wall_seconds")),
                 ", ".join(f"{counts[k]} {k}" for k in SEVERITIES[::-1] if counts[k]) or "none",
@@ -201,13 +201,11 @@ def worst(run: Run) -> str:
     return URGENCIES[max(ranks, default=0)]
 
 
-def last_return(run: Run) -> str:
-    """Return of the last evaluation, or of training where there was none."""
-    for name, label in (("eval/return_mean", "evaluation"), ("rollout/return_mean", "training")):
-        value = run.last(name)
-        if value is not None:
-            return f"{number(value)} ({label})"
-    return "none"
+def last_returns(run: Run) -> list[str]:
+    """Return of the last evaluation, and of training, as far as there are any."""
+    named = (("eval/return_mean", "evaluation"), ("rollout/return_mean", "training"))
+    found = [(run.last(name), label) for name, label in named]
+    return [f"{number(value)} ({label})" for value, label in found if value is not None] or ["none"]
 
 
 def duration(seconds: float | None) -> str:
