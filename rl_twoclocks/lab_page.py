@@ -41,21 +41,19 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
     )
     parts: list[Section] = [
         ("verdict", "Conclusion", said),
-        ("charts", "Curves", chart(_figure(scenario, runs))),
-        ("arms", "Arms", _arms(scenario, conclusion, runs)),
+        ("charts", "Curves", chart(figure(scenario, runs))),
+        ("arms", "Arms", _table("Arms", arms(scenario, conclusion, runs))),
     ]
     if conclusion.claims:
-        claims = [map(escape, (c.claim, c.verdict, c.lower, c.higher)) for c in conclusion.claims]
-        columns = ("claim", "verdict", "said to be lower", "than")
-        parts.append(
-            ("claims", "Further claims", table("Further claims", columns, map(list, claims)))
-        )
+        told = _table("Further claims", claims(conclusion))
+        parts.append(("claims", "Further claims", told))
     parts.append(("made", "How it was made", _made(scenario, conclusion)))
     return document(scenario.question, parts, kind="lab")
 
 
-def _arms(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) -> str:
-    rows = []
+def arms(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) -> list[list[str]]:
+    """What every arm came to: a row of column names, then a row per arm."""
+    rows = [["arm", "score, 95 % interval", "collapsed", *scenario.shown, "alarms (warn or worse)"]]
     for arm, score in conclusion.scores.items():
         mine = [r for r in runs if r.arm == arm]
         falls = [r.fall for r in mine if r.fall is not None]
@@ -66,22 +64,33 @@ def _arms(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run])
             found = [r.shown[name] for r in mine if name in r.shown]
             cells.append(f"{median(found):.3g}" if found else "-")
         cells.append(", ".join(sorted({name for r in mine for name in r.alarms})))
-        rows.append([escape(cell) for cell in cells])
-    heads = ("arm", "score, 95 % interval", "collapsed", *scenario.shown, "alarms (warn or worse)")
-    return table("Arms", heads, rows)
+        rows.append(cells)
+    return rows
+
+
+def claims(conclusion: Conclusion) -> list[list[str]]:
+    """The further claims: a row of column names, then a row per claim."""
+    rows = [[c.claim, c.verdict, c.lower, c.higher] for c in conclusion.claims]
+    return [["claim", "verdict", "said to be lower", "than"], *rows]
+
+
+def _table(title: str, rows: list[list[str]]) -> str:
+    heads, *body = rows
+    return table(title, heads, [[escape(cell) for cell in row] for row in body])
 
 
 def _made(scenario: ScenarioConfig, conclusion: Conclusion) -> str:
-    arms = "".join(
+    items = "".join(
         f"<li><b>{escape(arm)}</b> <code>{escape(' '.join([*scenario.base, *words]))}</code></li>"
         for arm, words in {**scenario.arms, **scenario.controls}.items()
     )
     return f"""<p>{conclusion.seeds} seeds, budget {escape(conclusion.budget)}; every run's command is in
-results.csv.</p><ul>{arms}</ul>
+results.csv.</p><ul>{items}</ul>
 <p>Rule, written down before the runs: {escape(scenario.rule)} {RULES}</p>"""
 
 
-def _figure(scenario: ScenarioConfig, runs: Sequence[Run]) -> Figure:
+def figure(scenario: ScenarioConfig, runs: Sequence[Run]) -> Figure:
+    """The curves: of the arms that count with their seeds, of few controls too."""
     lines = []
     drawn = [*scenario.arms, *(scenario.controls if len(scenario.controls) <= MOST else ())]
     for colour, arm in enumerate(drawn):

@@ -346,9 +346,12 @@ def _sentence(
 def write(
     scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run], place: Path
 ) -> None:
-    """Write conclusion.json and the page."""
-    from rl_twoclocks.lab_page import page
+    """Write conclusion.json, the page, and its curves as a picture."""
+    from rl_twoclocks.lab_page import figure, page
+    from rl_twoclocks.reporting.png import draw
 
     shown = asdict(conclusion) | {"scores": {k: list(v) for k, v in conclusion.scores.items()}}
     (place / "conclusion.json").write_text(json.dumps(shown, indent=2) + "\n")
     (place / "index.html").write_text(page(scenario, conclusion, runs))
+    if (curves := figure(scenario, runs)).lines:
+        draw(curves, place)

@@ -31,12 +31,9 @@ SHOWN = 5
 
 def export(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw all figures into a folder; return the files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     found = experiments(runs)
-    drawn = [_draw(figure, folder) for figure in figures(found) if figure.lines]
+    drawn = [draw(figure, folder) for figure in figures(found) if figure.lines]
     for number, run in enumerate(runs, start=1):
         if run.maps:
             drawn.append(_draw_maps(run, folder / f"entropy-maps-{number}.png"))
@@ -47,9 +44,9 @@ def export(runs: Sequence[Run], folder: Path) -> list[Path]:
     return drawn
 
 
-def _draw(figure: Figure, folder: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+def draw(figure: Figure, folder: Path) -> Path:
+    """Draw one figure into a folder, under its key; return the file."""
+    plt = _pyplot()
     picture, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     # The scales of the page.
     x, y = frames_axis(max(line.series.frames[-1] for line in figure.lines)), scale(figure)
@@ -89,8 +86,7 @@ def _draw(figure: Figure, folder: Path) -> Path:
 
 
 def _draw_maps(run: Run, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+    plt = _pyplot()
     places = np.unique(np.linspace(0, len(run.maps) - 1, SHOWN).round().astype(int))
     scaled = shades(run.maps)
     picture, axes = plt.subplots(
@@ -105,8 +101,7 @@ def _draw_maps(run: Run, path: Path) -> Path:
 
 
 def _draw_flow(flow: FlowMap, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+    plt = _pyplot()
     count = len(flow.stations)
     picture, axes = plt.subplots(figsize=(3.2 * count, 2.8), layout="constrained")
     axes.set(xlim=(0, count), ylim=(-0.45, 1))
@@ -133,9 +128,17 @@ def _draw_flow(flow: FlowMap, path: Path) -> Path:
     return _save(picture, path)
 
 
-def _save(picture: Any, path: Path) -> Path:
+def _pyplot() -> Any:
+    """matplotlib.pyplot, which needs no display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    return plt
+
+
+def _save(picture: Any, path: Path) -> Path:
     picture.savefig(path, dpi=120)
-    plt.close(picture)
+    _pyplot().close(picture)
     return path
