@@ -88,6 +88,9 @@ class ScenarioConfig(Group):
     """What fault and cure are judged by: scores, or shares of the runs that collapsed."""
     random: float
     """That reading of a random policy: the zero of scores."""
+    idle: float | None = None
+    """That reading of a policy that stands still, where it may be higher: a healthy arm that does not
+    come above it has learnt nothing."""
     arms: dict[str, list[str]]
     """The three arms that the conclusion is drawn from: healthy, fault, cure."""
     controls: dict[str, list[str]] = Field(default={})

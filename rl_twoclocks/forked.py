@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -79,7 +80,10 @@ def _train(overrides: list[str], log: str, environment: dict[str, str]) -> None:
     if torch.cuda._is_in_bad_fork():
         # Something that was imported has looked for GPUs: CUDA works only in a process of its own.
         os.execv(sys.executable, [sys.executable, "-m", "rl_twoclocks.train", *overrides])
+    from rl_twoclocks.collect.patience import end_with_starter
     from rl_twoclocks.train import main
 
+    # If that process is killed, the run saves its state and ends: nobody else would tell it to.
+    end_with_starter(signal.SIGTERM)
     sys.argv = ["rl_twoclocks.train", *overrides]
     main()

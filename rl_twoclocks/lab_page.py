@@ -70,8 +70,8 @@ def arms(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
 
 def claims(conclusion: Conclusion) -> list[list[str]]:
     """The further claims: a row of column names, then a row per claim."""
-    rows = [[c.claim, c.verdict, c.lower, c.higher] for c in conclusion.claims]
-    return [["claim", "verdict", "said to be lower", "than"], *rows]
+    rows = [[c.claim, c.verdict, c.lower, c.higher, c.difference] for c in conclusion.claims]
+    return [["claim", "verdict", "said to be lower", "than", "difference, 95 % interval"], *rows]
 
 
 def _table(title: str, rows: list[list[str]]) -> str:

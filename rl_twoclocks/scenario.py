@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import json
 import math
 import os
 import statistics
@@ -154,9 +155,9 @@ def run(
             todo = [job for job in todo if job[0] != arm]
 
     made = [
-        (arm, int(path.stem.removeprefix("seed")))
+        (arm, int(path.name.removeprefix("seed")))
         for arm in every
-        for path in place.glob(f"{arm}/seed*.txt")
+        for path in _directories(place / arm)
     ]
     # What is there already, of other arms and seeds too, has to be of these commands.
     claim([_job(scenario, budget, place, *job) for job in made if job not in todo])
@@ -194,7 +195,11 @@ def lacking(config: Config) -> str:
 
 
 def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
-    """Read all finished runs below a folder."""
+    """Read all finished runs below a folder.
+
+    Raises:
+        ConfigError: what one of them wrote down is broken, or not whole.
+    """
     places = {
         arm: [p for p in _directories(place / arm) if is_over(p)] for arm in every_arm(scenario)
     }
@@ -208,16 +213,39 @@ def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
 
 
 def _directories(arm: Path) -> list[Path]:
-    return [path.with_suffix("") for path in sorted(arm.glob("seed*.txt"))]
+    found = sorted(path.with_suffix("") for path in arm.glob("seed*.txt"))
+    return [path for path in found if path.name.removeprefix("seed").isdecimal()]
 
 
 def _least(scenario: ScenarioConfig, healthy: Sequence[Path]) -> float:
     """The height from which a run can fall; infinite where no healthy one has learnt anything."""
-    values = [_value(scenario, each, read_metrics(each / "metrics.jsonl")) for each in healthy]
+    values = [_value(scenario, each, _rows(scenario, each)) for each in healthy]
     if not values:
         return math.inf
     gain = float(interquartile_mean(np.array(values))) - scenario.random
     return scenario.random + HEIGHT * gain if gain > 0 else math.inf
+
+
+def _rows(scenario: ScenarioConfig, directory: Path) -> list[dict[str, Any]]:
+    """What an ended run wrote down, round by round.
+
+    Raises:
+        ConfigError: it is broken, or ends before the run did.
+    """
+    path = directory / "metrics.jsonl"
+    try:
+        rows = read_metrics(path)
+        if diverged_file(directory).exists():
+            return rows
+        frames = json.loads((directory / "result.json").read_text())["frames"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{directory} cannot be read: {error}") from error
+    if not rows or rows[-1]["frames"] != frames or scenario.reading not in rows[-1]:
+        raise ConfigError(
+            f"{path} is not whole: its last row is not the evaluation of the run's end, at {frames:,} "
+            f"frames. Remove {directory} to train it again"
+        )
+    return rows
 
 
 def _value(scenario: ScenarioConfig, directory: Path, rows: Sequence[dict[str, Any]]) -> float:
@@ -228,7 +256,7 @@ def _value(scenario: ScenarioConfig, directory: Path, rows: Sequence[dict[str, A
 
 
 def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> Run:
-    rows, diverged = read_metrics(directory / "metrics.jsonl"), diverged_file(directory).exists()
+    rows, diverged = _rows(scenario, directory), diverged_file(directory).exists()
     words = told(directory).split()[len(COMMAND) :]
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]

@@ -10,10 +10,11 @@ interquartile mean is at least 0.9 and its interval lies above the fault's and a
 collapses, for a failure of some runs only, which an interquartile mean leaves out: the failure
 reproduces if more runs of the fault collapse than of the healthy arm, and the cure cures if fewer of its
 runs do than of the fault's, each as of a further claim. With fewer than five seeds, or fewer than the
-budget has, or a healthy arm whose interval reaches down to random, nothing is decided, of fault, cure
-and further claims. Intervals are 95 % bootstrap intervals over seeds (of ten seeds they cover some
-91 %, of five 88 %), of scores with the seeds of the healthy arm drawn too; of one share of runs,
-Wilson's. Claims are judged one by one: where none were true, some 4 in 100 would be told to hold.
+budget has, or a healthy arm whose interval reaches down to a random policy or to one that stands still
+(`idle`), nothing is decided, of fault, cure and further claims. Intervals are 95 % bootstrap intervals
+over seeds (of ten seeds they cover some 91 %, of five 88 %), of scores with the seeds of the healthy arm
+drawn too; of one share of runs, Wilson's. Claims are judged one by one: where none were true, some 4 in
+100 would be told to hold.
 
 A collapse is three evaluations in a row below half of the best score that two in a row have held, from a
 height of at least 0.3 of what the healthy arm gains (`diagnostics.cliff.fallen_from`), or a number that
@@ -64,6 +65,8 @@ class Judged:
     claim: str
     lower: str
     higher: str
+    difference: str
+    """Lower minus higher, with its interval; nothing where nothing is decided."""
     verdict: str
 
 
@@ -115,6 +118,8 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
     led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
     text = _sentence(name, verdict, scores, by_arm, seeds)
+    if missing := [arm for arm in scenario.controls if arm not in by_arm]:
+        text += f" Not run yet: {', '.join(missing)}."
     claims = [tell(scenario, claim, by_arm, asked) for claim in scenario.claims]
     return Conclusion(name, budget, verdict, text, scores, lead, collapses, claims, seeds)
 
@@ -141,23 +146,29 @@ def scores_of(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]]) -> 
 
     The intervals of arms that are no healthy one hold what the healthy arm's seeds leave open.
     """
-    scores = {}
-    for arm in by_arm:
-        found, healthy = relative(scenario, by_arm, arm), scenario.baselines.get(arm, "healthy")
-        if found is None:
-            continue
-        if arm == healthy or not learnt(scenario, by_arm, healthy):
-            scores[arm] = pooled({arm: found})
-            continue
-        gains = [_gains(scenario, by_arm[name]) for name in (arm, healthy)]
-        scores[arm] = combined(gains, lambda mine, theirs: mine / theirs)
-    return scores
+    scores = {arm: score_of(scenario, by_arm, arm) for arm in by_arm}
+    return {arm: score for arm, score in scores.items() if score is not None}
+
+
+def score_of(
+    scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]], arm: str
+) -> Estimate | None:
+    """The score of one arm; None where its healthy one has no run, or learnt nothing."""
+    found, healthy = relative(scenario, by_arm, arm), scenario.baselines.get(arm, "healthy")
+    if found is None:
+        return None
+    if arm == healthy or not learnt(scenario, by_arm, healthy):
+        return pooled({arm: found})
+    gains = [_gains(scenario, by_arm[name]) for name in (arm, healthy)]
+    return combined(gains, lambda mine, theirs: mine / theirs)
 
 
 def learnt(scenario: ScenarioConfig, by_arm: Mapping[str, Sequence[Run]], healthy: str) -> bool:
-    """Whether a healthy arm's interval lies above a random policy."""
-    runs = by_arm.get(healthy, [])
-    return bool(runs) and pooled({healthy: [r.value for r in runs]}).low > scenario.random
+    """Whether a healthy arm's interval lies above a random policy, and one that stands still."""
+    runs, nothing = by_arm.get(healthy, []), scenario.random
+    if scenario.idle is not None:
+        nothing = max(nothing, scenario.idle)
+    return bool(runs) and pooled({healthy: [r.value for r in runs]}).low > nothing
 
 
 def relative(
@@ -241,14 +252,14 @@ def tell(
     elif not all(learnt(scenario, by_arm, healthy) for healthy in baselines):
         why = "a healthy arm learnt nothing"
     if why or lower is None or higher is None:
-        return Judged(claim.claim, said[0], said[1], f"undecided: {why}")
+        return Judged(claim.claim, said[0], said[1], "", f"undecided: {why}")
     gap = _gap(scenario, claim, by_arm, horizon)
     verdict = "not shown: the difference may be nothing"
     if gap.high < 0 or gap.low > 0:
         verdict = "holds" if gap.high < 0 else "does not hold: it is the other way round"
     elif gap.low > -MARGINS[claim.of]:
         verdict = "does not hold: there is no difference that matters"
-    return Judged(claim.claim, said[0], said[1], verdict)
+    return Judged(claim.claim, said[0], said[1], str(gap), verdict)
 
 
 def _gap(
@@ -293,11 +304,10 @@ def _measure(
         fallen, count = _collapses(runs), len(runs)
         return (wilson(fallen, count) if count >= ENOUGH else None), count
     if what == "fall":
-        values: list[float] | None = _falls(runs, horizon)
+        found = pooled({arm: _falls(runs, horizon)}) if runs else None
     else:
-        values = relative(scenario, by_arm, arm) if runs else None
-    count = len(values or [])
-    return (pooled({arm: values}), count) if values and count >= ENOUGH else (None, count)
+        found = score_of(scenario, by_arm, arm) if runs else None
+    return (found if len(runs) >= ENOUGH else None), len(runs)
 
 
 def wilson(count: int, n: int) -> Estimate:
@@ -327,12 +337,15 @@ def _sentence(
     fault, cure = scores["fault"], scores["cure"]
     subject = "" if verdict.startswith(("undecided", "not shown")) else "the failure "
     text = f"{name}: {subject}{verdict}."
-    text += f" With the fault the score is {fault} of healthy, with the cure {cure}, {seeds} seeds."
+    text += f" With the fault the score is {fault} of healthy, with the cure {cure}, "
+    text += f"{seeds} seed{'' if seeds == 1 else 's'}."
     shares = [
         f"{arm} {_collapses(by_arm[arm])} of {len(by_arm[arm])}"
         for arm in ("fault", "cure", "healthy")
     ]
     text += f" Runs that collapsed: {', '.join(shares)}."
+    if verdict.startswith("reproduces") and not _collapses(by_arm["fault"]):
+        text += " The fault learns less, it does not fall."
     if led := leads(by_arm["fault"], by_arm["healthy"]):
         text += f" {len(led)} of the faulty ones had a warning before, a median of"
         text += f" {statistics.median(led):.0f} rounds before the last good evaluation."

@@ -16,7 +16,11 @@ import sys
 from pathlib import Path
 
 from rl_twoclocks import scenario, verdict
+from rl_twoclocks.config import ConfigError
+from rl_twoclocks.config_commands import ScenarioConfig
 from rl_twoclocks.lab_page import arms, claims
+from rl_twoclocks.scenario import Run
+from rl_twoclocks.verdict import Conclusion
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
 HEAD = """<!-- Written by scripts/lab_results.py: nothing below is typed. -->
@@ -32,34 +36,67 @@ def keep(place: Path) -> None:
     """Copy what one scenario came to.
 
     Raises:
-        SystemExit: the folder holds no conclusion yet.
+        SystemExit: the folder holds no conclusion, or none that decides anything; nothing was copied.
     """
-    told = place / "conclusion.json"
-    if not told.is_file():
-        raise SystemExit(f"{place} holds no conclusion: python -m rl_twoclocks.lab writes one")
-    name = json.loads(told.read_text())["scenario"]
+    told, rows, curves = (place / name for name in ("conclusion.json", "results.csv", "curves.png"))
+    if lacking := [path.name for path in (told, rows, curves) if not path.is_file()]:
+        raise SystemExit(
+            f"{place} has no {', '.join(lacking)}: python -m rl_twoclocks.lab writes them"
+        )
+    name = str(json.loads(told.read_text())["scenario"])
+    try:
+        found = concluded(name, rows)[-1]
+    except (ConfigError, ValueError, KeyError) as error:
+        raise SystemExit(f"{rows} is no result of the lab: {error}") from error
+    if found.verdict.startswith("undecided"):
+        raise SystemExit(f"{place} decides nothing: {found.verdict}")
     (OUT / "lab").mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(place / "results.csv", OUT / "lab" / f"{name}.csv")
-    shutil.copyfile(place / "curves.png", OUT / "lab" / f"{name}.png")
+    shutil.copyfile(rows, OUT / "lab" / f"{name}.csv")
+    shutil.copyfile(curves, OUT / "lab" / f"{name}.png")
 
 
-def section(path: Path) -> str:
-    """What the rows of one scenario say, in Markdown."""
-    scene, runs = scenario.load(path.stem), scenario.read_results(scenario.load(path.stem), path)
-    with open(path, newline="") as file:
+def concluded(name: str, rows: Path) -> tuple[ScenarioConfig, list[Run], Conclusion]:
+    """A scenario, its runs, and what they say."""
+    scene = scenario.load(name)
+    runs = scenario.read_results(scene, rows)
+    with open(rows, newline="") as file:
         (budget,) = {row["budget"] for row in csv.DictReader(file)}
-    found = verdict.conclude(scene, path.stem, budget, runs)
+    return scene, runs, verdict.conclude(scene, name, budget, runs)
+
+
+def page() -> str:
+    """The page about all that is kept."""
+    found = {path.stem: concluded(path.stem, path) for path in sorted((OUT / "lab").glob("*.csv"))}
+    healthy = {name: _healthy(runs) for name, (_, runs, _) in found.items()}
+    parts = [HEAD.strip()]
+    for name, (scene, runs, conclusion) in found.items():
+        twins = [other for other in found if other != name and healthy[other] == healthy[name]]
+        parts += section(scene, runs, conclusion, twins)
+    return "\n\n".join(parts) + "\n"
+
+
+def _healthy(runs: list[Run]) -> list[tuple[int, float]]:
+    return sorted((run.seed, run.value) for run in runs if run.arm == "healthy")
+
+
+def section(
+    scene: ScenarioConfig, runs: list[Run], found: Conclusion, twins: list[str]
+) -> list[str]:
+    """What the runs of one scenario say, in Markdown; `twins` have the same healthy runs."""
+    name = found.scenario
     parts = [
-        f"## {path.stem}: {scene.question}",
+        f"## {name}: {scene.question}",
         f"The claim: {scene.claim}.",
         f"**{found.text}**",
-        f"```\npython -m rl_twoclocks.lab scenario={path.stem} budget={budget}\n```",
-        f"![{path.stem}](lab/{path.stem}.png)",
+        f"```\npython -m rl_twoclocks.lab scenario={name} budget={found.budget}\n```",
+        f"![{name}](lab/{name}.png)",
         table(arms(scene, found, runs)),
     ]
-    if found.claims:
-        parts.append(table(claims(found)))
-    return "\n\n".join(parts)
+    if twins:
+        parts.append(
+            f"The healthy runs are those of {', '.join(twins)} too: same configuration, same seeds."
+        )
+    return [*parts, table(claims(found))] if found.claims else parts
 
 
 def table(rows: list[list[str]]) -> str:
@@ -76,9 +113,8 @@ def main() -> int:
     parser.add_argument("places", nargs="*", type=Path, help="folders that the lab wrote")
     for place in parser.parse_args().places:
         keep(place)
-    sections = [section(path) for path in sorted((OUT / "lab").glob("*.csv"))]
-    (OUT / "lab.md").write_text("\n\n".join([HEAD.strip(), *sections]) + "\n")
-    print(f"{OUT / 'lab.md'}: {len(sections)} scenarios")
+    (OUT / "lab.md").write_text(page())
+    print(f"wrote {OUT / 'lab.md'}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from rl_twoclocks import forked
 from rl_twoclocks.forked import ForkedRun
+from rl_twoclocks.rundir import in_use
 
 SMALL = ["task=cartpole", "logger=jsonl", "compile=false", "logger.display=none"]
 
@@ -51,6 +53,38 @@ def test_a_run_that_is_told_to_end_saves_its_state(tmp_path: Path) -> None:
     run.wait()
     assert run.returncode == 128 + signal.SIGTERM, (tmp_path / "log").read_text()
     assert list((tmp_path / "run").glob("checkpoint-*.pt"))
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from rl_twoclocks.forked import ForkedRun
+if __name__ == "__main__":
+    ForkedRun(sys.argv[2:], Path(sys.argv[1])).wait()
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux tells processes that their starter ended"
+)
+def test_a_run_whose_starter_is_killed_saves_its_state_and_ends(tmp_path: Path) -> None:
+    words = [*SMALL, "total_frames=4_000_000", f"run_dir={tmp_path}/run"]
+    (tmp_path / "waiting.py").write_text(WAITING)
+    log, run = tmp_path / "log", tmp_path / "run"
+    log.touch()
+    starter = subprocess.Popen([sys.executable, str(tmp_path / "waiting.py"), str(log), *words])
+    rows = run / "metrics.jsonl"
+    while not (rows.exists() and rows.read_text()):
+        assert starter.poll() is None, log.read_text()
+        time.sleep(0.05)
+    assert in_use(run)
+    starter.kill()
+    starter.wait()
+    limit = time.monotonic() + 30
+    while in_use(run):
+        assert time.monotonic() < limit, "the run goes on, and nobody would end it"
+        time.sleep(0.05)
+    assert list(run.glob("checkpoint-*.pt"))
 
 
 def test_environment_variables_of_today_reach_a_server_that_was_there_before(

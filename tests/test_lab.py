@@ -13,8 +13,14 @@ import pytest
 from rl_twoclocks import batch, rundir, scenario, verdict
 from rl_twoclocks.aggregate import Estimate, interquartile_mean
 from rl_twoclocks.config import ConfigError
-from rl_twoclocks.config_commands import BudgetConfig, ClaimConfig, ScenarioConfig
+from rl_twoclocks.config_commands import (
+    BudgetConfig,
+    ClaimConfig,
+    LabCommandConfig,
+    ScenarioConfig,
+)
 from rl_twoclocks.configure import compose
+from rl_twoclocks.lab import experiment
 from rl_twoclocks.lab_page import shared_curve
 from rl_twoclocks.safety import settle
 from rl_twoclocks.scenario import Run
@@ -213,6 +219,16 @@ def test_a_healthy_arm_that_learns_nothing_decides_nothing() -> None:
     assert found.verdict == "undecided: the healthy arm learnt nothing"
 
 
+def test_to_stand_still_is_not_to_have_learnt() -> None:
+    """A random policy of HalfCheetah reads -280, the mean action of one that has learnt nothing -1."""
+    scene = scenario.load("policy_lag")
+    still = [
+        Run(arm, k, -1.0 + 0.01 * k) for arm in ("healthy", "fault", "cure") for k in range(10)
+    ]
+    found = verdict.conclude(scene, "policy_lag", "short", still)
+    assert found.verdict == "undecided: the healthy arm learnt nothing"
+
+
 def test_to_be_stuck_is_no_worse_than_to_diverge() -> None:
     runs = arms_of(healthy=[110.0] * 6, fault=[-90.0] * 6)
     assert verdict.scores_of(of_maze(), runs)["fault"] == (0.0, 0.0, 0.0)
@@ -348,11 +364,12 @@ def test_the_sentence_says_how_many_falls_had_a_warning_before() -> None:
     runs["healthy"][0] = Run("healthy", 0, 100.0, alarms={"critic_jump": 3})
     found = [run for arm in runs.values() for run in arm]
     text = verdict.conclude(of_maze(), "it", "short", found).text
-    assert text.endswith(
+    assert (
         "Runs that collapsed: fault 4 of 6, cure 0 of 6, healthy 0 of 6. 2 of the faulty ones had a "
         "warning before, a median of 25 rounds before the last good evaluation. So had 2 of the 2 "
         "that stood."
-    )
+    ) in text
+    assert text.endswith(f"Not run yet: {', '.join(of_maze().controls)}.")
 
 
 def test_falls_and_crashes_are_compared_too() -> None:
@@ -441,7 +458,10 @@ def written(place: Path, curve: list[float], diverged: bool = False) -> None:
         for k, value in enumerate(curve)
     ]
     (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (place / "result.json" if not diverged else place.with_suffix(".diverged")).touch()
+    if diverged:
+        place.with_suffix(".diverged").touch()
+    else:
+        (place / "result.json").write_text(json.dumps({"frames": 100 * len(curve)}))
 
 
 def scattered(tmp_path: Path, healthy: float, n: int = 30) -> list[Run]:
@@ -453,6 +473,29 @@ def scattered(tmp_path: Path, healthy: float, n: int = 30) -> list[Run]:
     for k in range(n):
         written(tmp_path / "fault" / f"seed{k}", (-25 + 6 * stream.standard_normal(20)).tolist())
     return [run for run in scenario.read(found, tmp_path) if run.arm == "fault"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("metrics.jsonl", "", "is not whole"),
+        ("metrics.jsonl", '{"frames": 100, "eval/return_mean": 3.0}', "is not whole"),
+        ("metrics.jsonl", '{"frames": 300}', "is not whole"),
+        ("metrics.jsonl", 'x\n{"frames": 300}', "cannot be read"),
+        ("result.json", "", "cannot be read"),
+        ("result.json", "{}", "cannot be read"),
+    ],
+)
+def test_a_run_whose_records_are_not_whole_is_named_and_not_scored(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    found, place = tiny(tmp_path / "env"), tmp_path / "healthy" / "seed1"
+    written(place, [1.0, 2.0, 3.0])
+    place.with_name("seeds notes.txt").write_text("of a person")
+    assert [run.value for run in scenario.read(found, tmp_path)] == [3.0]
+    (place / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"healthy/seed1.*{said}"):
+        scenario.read(found, tmp_path)
 
 
 def test_a_run_that_never_learnt_has_not_collapsed(tmp_path: Path) -> None:
@@ -609,3 +652,42 @@ def test_all_arms_are_evaluated_as_often(name: str) -> None:
         for arm in scenario.every_arm(found)
     }
     assert len(every) == 1
+
+
+def test_a_place_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out, said in (
+        (tmp_path / "new", "has no finished run of policy_lag"),
+        (tmp_path / "file", "cannot be made"),
+        (tmp_path / "file" / "below", "cannot be made"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            experiment(
+                LabCommandConfig(scenario="policy_lag", budget="smoke", arms=[], out=str(out))
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with (
+        rundir.held(tmp_path / "busy"),
+        pytest.raises(ConfigError, match="another process is running the lab"),
+    ):
+        experiment(
+            LabCommandConfig(scenario="policy_lag", budget="smoke", out=str(tmp_path / "busy"))
+        )
+
+
+def test_a_conclusion_goes_when_the_runs_go_that_it_was_drawn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tiny(tmp_path / "env")
+    monkeypatch.setattr(scenario, "load", lambda name: found)
+    place = tmp_path / "out"
+    for arm in found.arms:
+        written(place / arm / "seed1", [1.0, 2.0, 3.0])
+    command = LabCommandConfig(scenario="it", budget="smoke", arms=[], out=str(place))
+    monkeypatch.setattr(scenario, "run", lambda *_: [])
+    experiment(command)
+    made = {"conclusion.json", "index.html", "curves.png"}
+    assert made <= {path.name for path in place.iterdir()}
+    (place / "fault" / "seed1" / "result.json").unlink()
+    experiment(command)
+    assert not made & {path.name for path in place.iterdir()}

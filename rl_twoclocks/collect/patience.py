@@ -42,21 +42,21 @@ def end_with_parent() -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end_with_starter() -> None:
+def end_with_starter(by: signal.Signals = signal.SIGKILL) -> None:
     """The same for a process of `multiprocessing`, whose parent may be a server that lives on.
 
-    It ends with whoever called `start`: the kernel kills it when the other end of the pipe between the
-    two is closed, whatever this process is doing then.
+    It ends with whoever called `start`: the kernel sends it `by` when the other end of the pipe between
+    the two is closed, whatever this process is doing then.
     """
     starter = multiprocessing.parent_process()
     if sys.platform != "linux" or starter is None:
         return
     pipe = starter.sentinel
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, by)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     # Closed before the kernel was asked to tell.
     watch = select.poll()
     watch.register(pipe, 0)
     if watch.poll(0):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), by)

@@ -56,9 +56,29 @@ def test_a_folder_without_a_conclusion_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(lab_results, "OUT", tmp_path / "docs")
     monkeypatch.setattr("sys.argv", ["lab_results.py", str(tmp_path)])
-    with pytest.raises(SystemExit, match="holds no conclusion"):
+    with pytest.raises(SystemExit, match="has no conclusion"):
+        lab_results.main()
+    place = tmp_path / "lag"
+    _finish(place, "policy_lag", faulty=0.1)
+    rows = (place / "results.csv").read_text()
+    for text, said in (
+        (rows.replace("fault,501", "fault,x"), "is no result of the lab"),
+        (rows.replace("healthy,509", "helthy,509"), "decides nothing: undecided"),
+        (rows.replace("short", "full", 1), "is no result of the lab"),
+        ("\n".join(rows.splitlines()[:4]), "is no result of the lab"),
+    ):
+        (place / "results.csv").write_text(text)
+        monkeypatch.setattr("sys.argv", ["lab_results.py", str(place)])
+        with pytest.raises(SystemExit, match=said):
+            lab_results.main()
+    (place / "conclusion.json").write_text('{"scenario": "../../elsewhere"}')
+    with pytest.raises(SystemExit, match="no result of the lab"):
         lab_results.main()
     assert not (tmp_path / "docs").exists()
+
+
+def test_what_is_kept_is_what_the_page_says() -> None:
+    assert (lab_results.OUT / "lab.md").read_text() == lab_results.page()
 
 
 def test_cells_do_not_break_the_table() -> None:
