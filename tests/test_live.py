@@ -128,14 +128,22 @@ def test_only_runs_that_changed_are_read_again(
 
 
 def test_a_broken_run_leaves_the_others_in_sight(
-    server: live.LiveServer, config: dict[str, Any]
+    server: live.LiveServer, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(server.board.root / "good" / "seed1", config)
     broken = make(server.board.root / "<i>broken" / "seed1", config)
     (broken / "metrics.jsonl").write_text("[1]\n{}\n")
     code, text = ask(server, "/")
     assert code == 200 and "last 391" in text
-    assert "&lt;i&gt;broken/seed1 cannot be shown" in text and "<i>" not in text
+    assert "&lt;i&gt;broken/seed1" in text and "line 1: not JSON" in text and "<i>" not in text
+
+    def gone(folder: Path, label: str) -> Any:
+        raise FileNotFoundError("<i>it was deleted")
+
+    monkeypatch.setattr(live, "read_run", gone)
+    make(server.board.root / "new" / "seed1", config)
+    text = ask(server, "/")[1]
+    assert "new/seed1 cannot be shown: &lt;i&gt;it was deleted" in text and "last 391" in text
 
 
 def test_many_runs_are_cut_to_those_written_last(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import re
 import sys
@@ -462,9 +463,26 @@ def test_what_is_no_run_directory_is_answered_with_the_nearest(
         runs.read_runs([tmp_path])
     with pytest.raises(ConfigError, match=r"no metrics.jsonl\)$"):
         runs.read_runs([tmp_path / "walk" / "seed3" / "a" / "b" / "c" / "d"])
-    (folder / "metrics.jsonl").write_text("{\n{}\n")
-    with pytest.raises(ConfigError, match="line 1: not JSON"):
-        runs.read_runs([folder])
+
+
+def test_what_cannot_be_read_is_left_out_and_said(config: dict[str, Any], tmp_path: Path) -> None:
+    whole, broken = (make(tmp_path / "walk" / f"seed{k}", config, seed=k) for k in (1, 2))
+    lines = (broken / "metrics.jsonl").read_text().splitlines()
+    lines[3], lines[5] = lines[3][:40], lines[5].replace('"frames": ', '"frames": "x", "y": ')
+    (broken / "metrics.jsonl").write_text("\n".join(lines[:-2]) + "\n")
+    (broken / "result.json").write_text(json.dumps({"frames": ROUNDS * U}))
+    (broken / "events.jsonl").unlink()
+    (broken / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
+    (broken / "folder.mp4").mkdir()
+    found = runs.read_runs([whole, broken])
+    assert not found[0].notes and found[0].rounds == ROUNDS
+    assert found[1].rounds == ROUNDS - 4
+    for said in ("line 4: not JSON", "events.jsonl is missing", "rows are missing: they end at"):
+        assert any(said in note for note in found[1].notes), said
+    text = html(tmp_path, whole, broken)
+    assert "events.jsonl is missing" in text and "gone.mp4" not in text
+    alone = html(tmp_path, broken)
+    assert "not known whether alarms were raised" in alone and "No alarm was raised" not in alone
 
 
 def test_the_command_writes_page_and_pictures(

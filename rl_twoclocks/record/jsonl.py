@@ -62,16 +62,17 @@ def keep_rows(path: Path, frames: int) -> None:
     write_text(path, "".join(f"{line}\n" for line in kept))
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, strict: bool = True) -> list[dict[str, Any]]:
     """Read the rows of a `metrics.jsonl`, leaving out a last line that was torn by a kill.
 
     Args:
         path: The file; one that does not exist has no rows.
+        strict: Without it every line that is no row is left out.
 
     Raises:
         ValueError: If a line other than the last is no row.
     """
-    return [row for _, row in _lines(path)]
+    return [row for _, row in _lines(path, strict)]
 
 
 def _lines(path: Path, strict: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -83,7 +84,7 @@ def _lines(path: Path, strict: bool = True) -> Iterator[tuple[str, dict[str, Any
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or "frames" not in row:
+            if not isinstance(row, dict) or not isinstance(row.get("frames"), int):
                 raise ValueError("no object with frames")
         except ValueError as error:
             if strict and number < len(lines):

@@ -26,15 +26,17 @@ class Records:
     events: list[Row]
 
     @classmethod
-    def read(cls, directory: Path) -> Records:
+    def read(cls, directory: Path, strict: bool = True) -> Records:
         """Read both files; one that is missing has nothing in it.
+
+        Without `strict` lines that are broken are left out.
 
         Raises:
             ConfigError: a line other than the last is broken.
         """
         try:
-            rows = read_metrics(directory / "metrics.jsonl")
-            return cls(directory, rows, read_metrics(directory / "events.jsonl"))
+            rows = read_metrics(directory / "metrics.jsonl", strict)
+            return cls(directory, rows, read_metrics(directory / "events.jsonl", strict))
         except ValueError as error:
             raise ConfigError(str(error)) from error
 

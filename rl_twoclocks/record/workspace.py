@@ -26,7 +26,7 @@ MORE = {
     "Training": "^train/",
     "Time": "^time/",
 }
-"""Folded sections below the panels: all metrics that match, one picture each."""
+"""Folded sections below the panels, and the metrics that are in the picture of each."""
 
 
 def workspace(entity: str, project: str) -> Workspace:
@@ -40,10 +40,9 @@ def workspace(entity: str, project: str) -> Workspace:
         import wandb_workspaces.workspaces as views
     except ImportError:
         raise ConfigError("a W&B view needs wandb-workspaces: pip install '.[workspace]'") from None
-    from rl_twoclocks.reporting.figures import PANELS, VARIANCE
+    from rl_twoclocks.reporting.figures import PANELS, VARIANCE, Panel
 
-    def plots(number: int) -> list[Any]:
-        panel = PANELS[number]
+    def plots(panel: Panel) -> list[Any]:
         return [
             panels.LinePlot(
                 title=f"{panel.title}: {label}", x="frames", y=[name], title_x="frames",
@@ -54,10 +53,10 @@ def workspace(entity: str, project: str) -> Workspace:
             if name != VARIANCE
         ]  # fmt: skip
 
+    shown = [(panel, found) for panel in PANELS if (found := plots(panel))]
     sections = [
-        views.Section(name=f"{number + 1}. {panel.title}", panels=found, is_open=True)
-        for number, panel in enumerate(PANELS)
-        if (found := plots(number))
+        views.Section(name=f"{number}. {panel.title}", panels=found, is_open=True)
+        for number, (panel, found) in enumerate(shown, 1)
     ]
     sections += [
         views.Section(
@@ -90,7 +89,7 @@ def main() -> None:
         check_options(sys.argv[1:], ("--json", "--help", "-h"))
         options = parser.parse_args()
         entity, slash, project = options.place.partition("/")
-        if not (entity and slash and project) or "/" in project:
+        if not (entity and slash and project) or len(options.place.split()) != 1 or "/" in project:
             raise ConfigError(
                 f"{options.place}: write entity/project, as in the address of the runs"
             )

@@ -200,7 +200,8 @@ def _story(run: Run, most: int = 6) -> str:
         for name, e in sorted(list(first.items())[:most], key=lambda item: item[1]["frames"])
     ]
     if not items:
-        return "<p>No alarm was raised during the run.</p>"
+        said = "No alarm was raised" if run.heard else "It is not known whether alarms were raised"
+        return f"<p>{said} during the run.</p>"
     rescues = sum(kind(e) == "rescue" for e in run.events)
     more = f" The governor went back to an earlier state {rescues} times." if rescues > 1 else ""
     more = " The governor went back to an earlier state once." if rescues == 1 else more

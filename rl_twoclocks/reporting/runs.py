@@ -62,6 +62,8 @@ class Run:
     """Rows on record."""
     series: dict[str, Series]
     events: list[dict[str, Any]]
+    heard: bool = True
+    """Whether there is a record of events."""
     config: Config | None = None
     """None where config.yaml cannot be read."""
     values: dict[str, Any] = field(default_factory=dict)
@@ -180,14 +182,15 @@ def labels(directories: Sequence[Path]) -> list[str]:
 
 
 def read_run(directory: Path, label: str) -> Run:
-    """Read one run directory.
-
-    Raises:
-        ConfigError: a line of its records is broken, and not the last one.
-    """
+    """Read one run directory; what is broken or missing is left out, and said in the run's notes."""
     from rl_twoclocks.record.records import Records
 
-    records = Records.read(directory)
+    notes = []
+    try:
+        records = Records.read(directory)
+    except ConfigError as error:
+        records = Records.read(directory, strict=False)
+        notes.append(f"{error}; what cannot be read is left out")
     rows = records.rows
     error_text = _text(directory / "error.txt")
     run = Run(
@@ -198,13 +201,21 @@ def read_run(directory: Path, label: str) -> Run:
         len(rows),
         columns(rows),
         records.events,
+        heard=(directory / "events.jsonl").is_file(),
         error=error_text,
-        videos=sorted(directory.glob("*.mp4")),
+        videos=sorted(path for path in directory.glob("*.mp4") if path.is_file()),
+        notes=notes,
     )
+    if not run.heard:
+        run.notes.append("events.jsonl is missing: alarms and orders are not known")
     try:
         run.result = json.loads(_text(directory / "result.json") or "{}")
     except ValueError:
         run.notes.append("result.json cannot be read")
+    if (ended := run.result.get("frames", run.frames)) != run.frames:
+        run.notes.append(
+            f"rows are missing: they end at {run.frames:,} frames, the run at {ended:,}"
+        )
     if run.state == FINISHED and not (directory / "result.json").is_file():
         run.state = UNFINISHED
     if not rows:

@@ -60,7 +60,7 @@ def events(runs: Sequence[Run]) -> str:
     several = len(runs) > 1
     found = [(kind(event), event, run) for run in runs for event in run.events]
     if not found:
-        return "<p>No alarm was raised, and nothing was ordered.</p>"
+        return "<p>No event is on record: no alarm, and no order.</p>"
     found.sort(key=lambda item: (KINDS.index(item[0]), item[1]["frames"]))
     found, again = _folded(found)
     columns = ["event", *(["run"] if several else []), "frames", "round", "what happened"]
