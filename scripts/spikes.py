@@ -5,7 +5,9 @@
 
 Protocol, written down before the runs: the scenario's (configs/lab/stale_broadcast.yaml), where weights
 are broadcast every `PERIOD` rounds of 40 optimizer steps, 200 learner steps, and the learner is the
-slower side, so that slices wait.
+slower side, so that slices wait. In the arms `fault_seldom` and `cure_seldom`, written down when no
+spikes had been seen at 200 steps, it is every 25 rounds, 1,000 steps. `period` is that of a run's
+configuration; where weights are given away every round, `PERIOD`.
 
 Reading: the logarithm of the critic's loss in the first pass of every round, without the first fifth of
 the run; the share of its detrended variance that the period of the broadcasts explains, against the same
@@ -34,6 +36,7 @@ from rl_twoclocks import scenario
 from rl_twoclocks.batch import told
 from rl_twoclocks.diagnostics.periodicity import strength_at
 from rl_twoclocks.record import read_metrics
+from rl_twoclocks.record.records import stored_config
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
 PERIOD = 5
@@ -56,17 +59,18 @@ def series(rows: list[dict], name: str = LOSS) -> np.ndarray:
     return np.log(np.array([row[name] for row in late]))
 
 
-def beat(x: np.ndarray) -> tuple[float, float]:
+def beat(x: np.ndarray, period: int) -> tuple[float, float]:
     """Share of a series that beats with the broadcasts, and its p-value."""
     try:
-        return strength_at(x, PERIOD)
+        return strength_at(x, period)
     except ValueError:  # diverged before there were three cycles, which show no period
         return 0.0, 1.0
 
 
 def collect(runs: Path) -> int:
     """Write every finished run into spikes.csv, where others stay; draw one run of each arm."""
-    rows, shown = [], {}
+    rows: list[dict] = []
+    shown: dict[str, tuple[np.ndarray, int]] = {}
     arms = scenario.every_arm(scenario.load("stale_broadcast"))
     for place in over(runs, "*/seed*"):
         arm, seed = place.parent.name, int(place.name.removeprefix("seed"))
@@ -74,13 +78,16 @@ def collect(runs: Path) -> int:
             continue  # healthy has no queue and no broadcasts
         metrics = read_metrics(place / "metrics.jsonl")
         waiting = [row["collect/waiting"] for row in metrics if "collect/waiting" in row]
-        share, p_value = beat(series(metrics))
-        kl_share, kl_p = beat(series(metrics, KL))
-        shown.setdefault(arm, series(metrics))
+        interval = stored_config(place).clocks.publish_interval
+        period = interval if interval > 1 else PERIOD
+        share, p_value = beat(series(metrics), period)
+        kl_share, kl_p = beat(series(metrics, KL), period)
+        shown.setdefault(arm, (series(metrics), period))
         rows.append(
             {
                 "arm": arm,
                 "seed": seed,
+                "period": period,
                 "share": round(share, 4),
                 "p": round(p_value, 5),
                 "kl_share": round(kl_share, 4),
@@ -100,7 +107,7 @@ def collect(runs: Path) -> int:
     return 0
 
 
-def _picture(shown: dict[str, np.ndarray]) -> None:
+def _picture(shown: dict[str, tuple[np.ndarray, int]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -110,12 +117,12 @@ def _picture(shown: dict[str, np.ndarray]) -> None:
     figure, axes = plt.subplots(
         count, 2, figsize=(9, 1.9 * count), layout="constrained", squeeze=False
     )
-    for (left, right), (arm, x) in zip(axes, sorted(shown.items()), strict=True):
+    for (left, right), (arm, (x, period)) in zip(axes, sorted(shown.items()), strict=True):
         left.plot(np.arange(x.size), x, linewidth=0.8)
         left.set(ylabel="log critic loss", title=f"{arm}: one seed")
-        phases = [x[np.arange(x.size) % PERIOD == k].mean() for k in range(PERIOD)]
-        right.bar(np.arange(PERIOD), np.array(phases) - x.mean())
-        right.set(title="mean by place in the period", xlabel=f"round modulo {PERIOD}")
+        phases = [x[np.arange(x.size) % period == k].mean() for k in range(period)]
+        right.bar(np.arange(period), np.array(phases) - x.mean())
+        right.set(title="mean by place in the period", xlabel=f"round modulo {period}")
     path = OUT / "spikes.png"
     figure.savefig(path, dpi=110)
     plt.close(figure)
