@@ -264,12 +264,12 @@ def write_lab(folder: Path) -> None:
 
     none = [""] * 10
     table = [
-        # random is -280: spans of 400, and the middle six of ten count.
-        *rows("healthy", [-270.0] * 2 + [120.0] * 6 + [520.0] * 2, none, none),
-        *rows("fault", [-280.0] * 2 + [-180.0] * 6 + [620.0] * 2, ["20", "30", "", "9", *none[4:]],
+        # random is -280: spans of 4,000, and the middle six of ten count.
+        *rows("healthy", [900.0] * 2 + [3720.0] * 6 + [5200.0] * 2, none, none),
+        *rows("fault", [-280.0] * 2 + [720.0] * 6 + [6200.0] * 2, ["20", "30", "", "9", *none[4:]],
               ["policy_kl@5 reward_cliff@20", "policy_kl@10", "policy_kl@1", "policy_kl@11",
                *none[4:]]),
-        *rows("cure", [80.0] * 10, none, none),
+        *rows("cure", [3320.0] * 10, none, none),
         *rows("clipped_2", [1.0] * 10, none, none),
     ]  # fmt: skip
     (folder / "lab").mkdir()
@@ -309,7 +309,7 @@ class TestLab:
         assert (
             "lab.policy_lag: left out, undecided: 9 of 10 seeds so far" in capsys.readouterr().out
         )
-        path.write_text(whole.replace(",120.0,", ",-280.0,"))
+        path.write_text(whole.replace(",3720.0,", ",-280.0,"))
         assert compute(tmp_path) == {}
         path.write_text("".join(x for x in whole.splitlines(True) if not x.startswith("healthy")))
         assert compute(tmp_path) == {}
