@@ -216,7 +216,7 @@ def of_records(records: Records, config: Config) -> FlowMap:
     config, derived = settle(config)
     rows = [row for row in records.rows if "clock/staleness_mean" in row]
     if not rows:
-        raise ConfigError(f"{records.directory} has no clock readings yet")
+        raise ConfigError(f"{records.directory} has no clock readings")
     recent = newest_tenth(rows)
 
     def now(name: str) -> float | None:

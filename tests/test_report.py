@@ -530,3 +530,9 @@ def test_a_folder_of_runs_stands_for_its_runs(config: dict[str, Any], tmp_path: 
     assert [run.directory.name for run in found] == ["seed1", "seed2", "seed10"]
     with pytest.raises(ConfigError):
         runs.read_runs([tmp_path])
+
+
+def test_long_names_leave_room_for_the_picture() -> None:
+    assert png._short("walk/seed1") == "walk/seed1"
+    short = png._short("x" * 200 + "/seed1")
+    assert len(short) == png.LABEL and short.startswith("…") and short.endswith("x/seed1")

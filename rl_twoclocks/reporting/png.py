@@ -27,6 +27,8 @@ EVENTS = {
 }
 SHOWN = 5
 """Entropy maps side by side."""
+LABEL = 50
+"""Characters of a label in a legend, at most."""
 
 
 def export(runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -64,7 +66,7 @@ def draw(figure: Figure, folder: Path) -> Path:
             alpha=0.5 if line.thin else 1.0,
             marker="o" if line.dots else None,
             markersize=3,
-            label=None if line.thin else line.label,
+            label=None if line.thin else _short(line.label),
         )
         if line.low is not None and line.high is not None:
             axes.fill_between(
@@ -126,6 +128,11 @@ def _draw_flow(flow: FlowMap, path: Path) -> Path:
             words = f"newest {lag.newest:.3g}, mean {lag.mean:.3g}, oldest {lag.oldest:.3g}"
             axes.text(0.05, -0.2 - 0.15 * number, f"lag in versions, {name}: {words}", fontsize=8)
     return _save(picture, path)
+
+
+def _short(label: str) -> str:
+    """A label that leaves room for the picture: the end tells runs apart."""
+    return label if len(label) <= LABEL else f"…{label[1 - LABEL :]}"
 
 
 def _pyplot() -> Any:
