@@ -203,10 +203,14 @@ def read(scenario: ScenarioConfig, place: Path) -> list[Run]:
     places = {
         arm: [p for p in _directories(place / arm) if is_over(p)] for arm in every_arm(scenario)
     }
+    rows = {each: _rows(scenario, each) for found in places.values() for each in found}
     healthy = ["healthy", *scenario.baselines.values()]
-    least = {arm: _least(scenario, places[arm]) for arm in dict.fromkeys(healthy)}
+    least = {
+        arm: _least(scenario, [_value(scenario, each, rows[each]) for each in places[arm]])
+        for arm in dict.fromkeys(healthy)
+    }
     return [
-        _read(scenario, arm, each, least[scenario.baselines.get(arm, "healthy")])
+        _read(scenario, arm, each, rows[each], least[scenario.baselines.get(arm, "healthy")])
         for arm, found in places.items()
         for each in found
     ]
@@ -217,12 +221,11 @@ def _directories(arm: Path) -> list[Path]:
     return [path for path in found if path.name.removeprefix("seed").isdecimal()]
 
 
-def _least(scenario: ScenarioConfig, healthy: Sequence[Path]) -> float:
+def _least(scenario: ScenarioConfig, healthy: Sequence[float]) -> float:
     """The height from which a run can fall; infinite where no healthy one has learnt anything."""
-    values = [_value(scenario, each, _rows(scenario, each)) for each in healthy]
-    if not values:
+    if not healthy:
         return math.inf
-    gain = float(interquartile_mean(np.array(values))) - scenario.random
+    gain = float(interquartile_mean(np.array(healthy))) - scenario.random
     return scenario.random + HEIGHT * gain if gain > 0 else math.inf
 
 
@@ -255,8 +258,14 @@ def _value(scenario: ScenarioConfig, directory: Path, rows: Sequence[dict[str, A
     return float([row[scenario.reading] for row in rows if scenario.reading in row][-1])
 
 
-def _read(scenario: ScenarioConfig, arm: str, directory: Path, least: float) -> Run:
-    rows, diverged = _rows(scenario, directory), diverged_file(directory).exists()
+def _read(
+    scenario: ScenarioConfig,
+    arm: str,
+    directory: Path,
+    rows: Sequence[dict[str, Any]],
+    least: float,
+) -> Run:
+    diverged = diverged_file(directory).exists()
     words = told(directory).split()[len(COMMAND) :]
     evaluated = [row for row in rows if scenario.reading in row]
     values = [float(row[scenario.reading]) for row in evaluated]

@@ -117,7 +117,7 @@ def conclude(scenario: ScenarioConfig, name: str, budget: str, runs: Sequence[Ru
         verdict = judge(scores)
     led = leads(by_arm["fault"], by_arm["healthy"])
     lead = statistics.median(led) if led else None
-    text = _sentence(name, verdict, scores, by_arm, seeds)
+    text = _sentence(name, verdict, scores, by_arm, seeds, led)
     if missing := [arm for arm in scenario.controls if arm not in by_arm]:
         text += f" Not run yet: {', '.join(missing)}."
     claims = [tell(scenario, claim, by_arm, asked) for claim in scenario.claims]
@@ -333,6 +333,7 @@ def _sentence(
     scores: Mapping[str, Estimate],
     by_arm: Mapping[str, Sequence[Run]],
     seeds: int,
+    led: Sequence[int],
 ) -> str:
     fault, cure = scores["fault"], scores["cure"]
     subject = "" if verdict.startswith(("undecided", "not shown")) else "the failure "
@@ -346,7 +347,7 @@ def _sentence(
     text += f" Runs that collapsed: {', '.join(shares)}."
     if verdict.startswith("reproduces") and not _collapses(by_arm["fault"]):
         text += " The fault learns less, it does not fall."
-    if led := leads(by_arm["fault"], by_arm["healthy"]):
+    if led:
         text += f" {len(led)} of the faulty ones had a warning before, a median of"
         text += f" {statistics.median(led):.0f} rounds before the last good evaluation."
     stood = [r for r in by_arm["fault"] if r.collapse is None]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from figures import (
     ABLATION_TASKS,
     RANDOM_RETURNS,
     ablation_gaps,
+    ablation_returns,
 )
 from training import is_made, outcome, over, settings, train_all
 
@@ -129,13 +129,11 @@ def _report(rows: list[dict]) -> None:
     arms = [arm for arm in ARMS if arm in gaps]
     if missing := set(ARMS) - {*arms, "shipped"}:
         print(f"not complete yet: {', '.join(sorted(missing))}")
-    returns: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        returns[row["arm"], row["task"]].append(float(row["return_mean"]))
+    returns = ablation_returns(rows)
     lines = [HEADING.format(tasks=" | ".join(ABLATION_TASKS))]
     figure, axes = plt.subplots(figsize=(7.5, 0.42 * len(arms) + 1.2), layout="constrained")
     for place, arm in enumerate(["shipped", *arms] if arms else []):
-        cells = [f"{interquartile_mean(np.array(returns[arm, t])):,.0f}" for t in ABLATION_TASKS]
+        cells = [f"{interquartile_mean(np.array(returns[arm][t])):,.0f}" for t in ABLATION_TASKS]
         told = ["", "", ""]
         if gap := gaps.get(arm):
             verdict = "worse" if gap.high < 0 else "better" if gap.low > 0 else "undecided"

@@ -523,7 +523,15 @@ ABLATION_BASES = {"safe clocks and segments cut": "safe clocks"}
 """What an arm is compared with, where it is not `shipped`."""
 
 
-def ablation_gaps(rows: list[dict]) -> dict[str, Estimate]:
+def ablation_returns(rows: Rows) -> dict[str, dict[str, list[float]]]:
+    """Returns by arm and task."""
+    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
+    return returns
+
+
+def ablation_gaps(rows: Rows) -> dict[str, Estimate]:
     """By how much an arm's score lies above its base's, of arms that are complete, as their bases are.
 
     Score 1 is the interquartile mean of `shipped` on the task, 0 a random policy.
@@ -531,12 +539,9 @@ def ablation_gaps(rows: list[dict]) -> dict[str, Estimate]:
     Raises:
         ValueError: `shipped` is no better than a random policy on a task.
     """
-    returns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        returns[row["arm"]][row["task"]].append(float(row["return_mean"]))
     full = {
         arm: by_task
-        for arm, by_task in returns.items()
+        for arm, by_task in ablation_returns(rows).items()
         if all(len(by_task[task]) == ABLATION_SEEDS for task in ABLATION_TASKS)
     }
     if "shipped" not in full:
