@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.nearest import did_you_mean
+from rl_twoclocks.output import outlive_readers
 
 FAILED, BAD_CONFIG, NOT_FINITE = 1, 2, 3
 
@@ -140,6 +141,7 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
         schema: what it must be.
         job: what to do with a validated configuration; its result is what a sweep optimises.
     """
+    outlive_readers()
     arguments = sys.argv[1:]
     _offer_help(name, schema, arguments)
     swept = [a for a in arguments if a.startswith("sweep=")]
@@ -238,6 +240,7 @@ def _at_once(arguments: list[str], multirun: bool, schema: type[BaseModel]) -> i
 
 def run_plain(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> None:
     """Run a job on key=value arguments alone, for commands without groups or sweeps; then exit."""
+    outlive_readers()
     arguments = sys.argv[1:]
     _offer_help(name, schema, arguments)
     from omegaconf import OmegaConf
@@ -370,11 +373,7 @@ def _offer_help(name: str, schema: type[BaseModel], arguments: list[str]) -> Non
     if "--help" in arguments or "-h" in arguments:
         from rl_twoclocks.help import help_text
 
-        with contextlib.suppress(BrokenPipeError):  # `--help | head`
-            print(help_text(name, schema))
-            sys.stdout.flush()
-            sys.exit(0)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(help_text(name, schema))
         sys.exit(0)
 
 

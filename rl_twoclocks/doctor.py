@@ -8,15 +8,14 @@ with the lag predicted (and, of a run, measured); `--svg` prints that as a pictu
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_twoclocks.cli import check_options, explain
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.output import outlive_readers
 from rl_twoclocks.rundir import nearest_runs
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command; exit codes are those of the other commands."""
+    outlive_readers()
     arguments = [a for a in sys.argv[1:] if a not in _OPTIONS]
     options = {a for a in sys.argv[1:] if a in _OPTIONS}
     if "--help" in arguments or "-h" in arguments:
@@ -37,11 +37,7 @@ def main() -> None:
         text = report.svg() if "--svg" in options else report.text()  # type: ignore[union-attr]
     except Exception as error:
         sys.exit(explain(error))
-    with contextlib.suppress(BrokenPipeError):  # `| head`
-        print(json.dumps(report.as_dict(), indent=2) if "--json" in options else text)
-        sys.stdout.flush()
-        sys.exit(0)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(json.dumps(report.as_dict(), indent=2) if "--json" in options else text)
     sys.exit(0)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rl_twoclocks.cli import check_options, explain
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.output import outlive_readers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main() -> None:
     """Run the command; exit codes are those of the other commands."""
+    outlive_readers()
     try:
         options = _options(sys.argv[1:])
         if options.live is not None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rl_twoclocks import ConfigError, compose
+from rl_twoclocks.cli import BAD_CONFIG, explain
 from rl_twoclocks.record import checkpoint
 from rl_twoclocks.rundir import claim, difference, directory, held, plain, run_name
 from tests.command_envs import rows, run, tiny
@@ -301,6 +302,7 @@ def test_a_wrong_checkpoint_path_lists_what_is_there(tmp_path: Path) -> None:
     run(tmp_path / "run", "task=cartpole")
     with pytest.raises(checkpoint.CheckpointError) as caught:
         checkpoint.load(tmp_path / "run" / "checkpoint-9.pt")
+    assert explain(caught.value) == BAD_CONFIG
     assert "checkpoint-000000000256.pt" in str(caught.value)
     with pytest.raises(checkpoint.CheckpointError, match=r"run/checkpoint-000000000256\.pt"):
         checkpoint.load(tmp_path / "typo.pt")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rl_twoclocks.config_base import ConfigError
 from rl_twoclocks.rundir import nearest_runs, whole_file
 
 _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
@@ -17,6 +18,10 @@ _NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 
 class CheckpointError(RuntimeError):
     """A checkpoint is missing, damaged, or does not fit."""
+
+
+class NoCheckpointError(CheckpointError, ConfigError):
+    """The path that was given leads to none."""
 
 
 def save(directory: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
@@ -48,7 +53,8 @@ def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint to the CPU.
 
     Raises:
-        CheckpointError: there is no such file, or it is damaged; names what is there instead.
+        NoCheckpointError: there is no such file; names what is there instead.
+        CheckpointError: it is damaged.
         RuntimeError: it cannot be read at present, which says nothing about the file.
     """
     if not path.is_file():
@@ -57,7 +63,7 @@ def load(path: Path) -> dict[str, Any]:
             str(p.relative_to(near)) for p in near.glob("*/*.pt")
         )
         hint = f"; in {near} there are: {', '.join(there[:8])}" if there else nearest_runs(path)
-        raise CheckpointError(f"no checkpoint at {path}{hint}")
+        raise NoCheckpointError(f"no checkpoint at {path}{hint}")
     damaged = f"{path} cannot be read: damaged, or no checkpoint"
     try:
         # Of some files that were cut off torch reports an operating system's error.

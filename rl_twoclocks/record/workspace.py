@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_twoclocks.cli import check_options, explain
 from rl_twoclocks.config import ConfigError
+from rl_twoclocks.output import outlive_readers
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
@@ -79,6 +80,7 @@ def spec(view: Workspace) -> dict[str, Any]:
 
 def main() -> None:
     """Save or print the view; exit codes are those of the other commands."""
+    outlive_readers()
     parser = argparse.ArgumentParser(
         prog="python -m rl_twoclocks.record.workspace", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
