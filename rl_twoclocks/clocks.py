@@ -69,8 +69,8 @@ def clock_readings(
     Returns:
         `clock/*`. staleness: learner's version - frame's version, in rounds. lifetime: rounds for
         which a frame has been in the window, this one included, if all rollouts were as long as the
-        newest. ratio_measured: frames in the window
-        per fresh one; equals B / U once the window is full. reuse: ratio_measured x passes x used.
+        newest. ratio_measured: frames in the window per fresh one; equals B / U once the window is full.
+        reuse: ratio_measured x passes x used.
     """
     staleness = (clocks.policy_version - versions).double()
     # By its place, not its stamp: what waited before it came has served no round by that, and neighbours

@@ -166,7 +166,10 @@ def load(name: str, overrides: list[str]) -> SweepConfig:
     if not isinstance(space, dict):
         raise ConfigError(f"sweep.space={space}: write sweep.space.<key>.choices=[...]")
     values["space"] |= _axes(space)
-    return validate(values | own, SweepConfig)
+    try:
+        return validate(values | own, SweepConfig)
+    except ConfigError as error:
+        raise ConfigError(f"sweep={name}: {error}") from error
 
 
 def _axes(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

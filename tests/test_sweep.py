@@ -45,6 +45,11 @@ def test_a_wrong_key_of_the_space_names_the_nearest() -> None:
         check(settings, [])
 
 
+def test_a_wrong_key_of_the_sweep_is_said_to_be_of_the_sweep() -> None:
+    with pytest.raises(ConfigError, match=r"sweep=optuna: unknown key trial: did you mean trials"):
+        load("optuna", ["sweep.trial=3"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
