@@ -56,11 +56,11 @@ def _conclude(command: LabCommandConfig, found: ScenarioConfig, place: Path) -> 
     if not runs:
         raise ConfigError(f"{place} has no finished run of {command.scenario}")
     scenario.write_results(found, command.budget, runs, place / "results.csv")
+    # What was concluded before may be from runs that are no longer there.
+    for name in ("conclusion.json", "index.html", "curves.png", "further-arms.png"):
+        (place / name).unlink(missing_ok=True)
     missing = [arm for arm in found.arms if all(run.arm != arm for run in runs)]
     if missing:
-        # What was concluded from runs that are no longer there.
-        for name in ("conclusion.json", "index.html", "curves.png"):
-            (place / name).unlink(missing_ok=True)
         print(f"\nno verdict yet: no run of {', '.join(missing)} is finished")
         return
     conclusion = verdict.conclude(found, command.scenario, command.budget, runs)

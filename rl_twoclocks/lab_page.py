@@ -29,8 +29,6 @@ fault, have to collapse. A collapse is a fall by more than half, for three evalu
 least 0.3 of what the healthy arm gains. A run that diverged scores 0, and none scores less. A warning is
 an alarm that no healthy run raised and that does not only read what the scenario set. A further claim
 holds if the interval of the difference between its two arms does not reach 0."""
-MOST = 8
-"""Controls up to which their curves are drawn too."""
 
 
 def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) -> str:
@@ -41,7 +39,7 @@ def page(scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run]) 
     )
     parts: list[Section] = [
         ("verdict", "Conclusion", said),
-        ("charts", "Curves", chart(figure(scenario, runs))),
+        ("charts", "Curves", "".join(map(chart, figures(scenario, runs)))),
         ("arms", "Arms", _table("Arms", arms(scenario, conclusion, runs))),
     ]
     if conclusion.claims:
@@ -89,29 +87,40 @@ results.csv.</p><ul>{items}</ul>
 <p>Rule, written down before the runs: {escape(scenario.rule)} {RULES}</p>"""
 
 
-def figure(scenario: ScenarioConfig, runs: Sequence[Run]) -> Figure:
-    """The curves: of the arms that count with their seeds, of few controls too."""
+def figures(scenario: ScenarioConfig, runs: Sequence[Run]) -> list[Figure]:
+    """The curves: of the arms that count with their seeds, then of the controls that were run."""
+    how = (
+        "Interquartile mean over seeds. A run that diverged goes on at a random policy's reading, "
+        f"{scenario.random:g}."
+    )
+    lines = _lines(scenario, runs, list(scenario.arms), with_seeds=True)
+    missing = "" if lines else "No run has been evaluated yet."
+    title, unit = "Healthy, fault and cure", scenario.reading
+    found = [Figure("curves", title, unit, how, lines, (), missing=missing)]
+    if controls := [arm for arm in scenario.controls if any(run.arm == arm for run in runs)]:
+        further = _lines(scenario, runs, ["healthy", *controls], with_seeds=False)
+        found.append(Figure("further-arms", "Further arms", unit, how, further, ()))
+    return found
+
+
+def _lines(
+    scenario: ScenarioConfig, runs: Sequence[Run], arms: Sequence[str], with_seeds: bool
+) -> tuple[Line, ...]:
     lines = []
-    drawn = [*scenario.arms, *(scenario.controls if len(scenario.controls) <= MOST else ())]
-    for colour, arm in enumerate(drawn):
+    for colour, arm in enumerate(arms):
         mine = [r for r in runs if r.arm == arm]
         shared, values = shared_curve(scenario, mine)
         if not shared.size:
             continue
-        # Seeds and interval of the arms that count: those of all would hide the lines.
-        whole = arm in scenario.arms and len(mine) > 1
+        # Seeds and intervals of many arms would hide the lines.
+        whole = with_seeds and len(mine) > 1
         low, high = bootstrap_interval(values) if whole else (None, None)
         centre = Series(shared, interquartile_mean(values.T))
         lines.append(Line(arm, centre, colour, low=low, high=high))
         for run in (r for r in mine if whole and r.curve):
             seed = Series(*np.array(run.curve, dtype=float).T)
             lines.append(Line(f"{arm}, seed {run.seed}", seed, colour, thin=True))
-    how = (
-        "Interquartile mean over seeds. A run that diverged goes on at a random policy's reading, "
-        f"{scenario.random:g}."
-    )
-    missing = "" if lines else "No run has been evaluated yet."
-    return Figure("curves", scenario.reading, "reading", how, tuple(lines), (), missing=missing)
+    return tuple(lines)
 
 
 def shared_curve(scenario: ScenarioConfig, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:

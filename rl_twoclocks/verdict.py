@@ -360,12 +360,13 @@ def _sentence(
 def write(
     scenario: ScenarioConfig, conclusion: Conclusion, runs: Sequence[Run], place: Path
 ) -> None:
-    """Write conclusion.json, the page, and its curves as a picture."""
-    from rl_twoclocks.lab_page import figure, page
+    """Write conclusion.json, the page, and its curves as pictures."""
+    from rl_twoclocks.lab_page import figures, page
     from rl_twoclocks.reporting.png import draw
 
     shown = asdict(conclusion) | {"scores": {k: list(v) for k, v in conclusion.scores.items()}}
     (place / "conclusion.json").write_text(json.dumps(shown, indent=2) + "\n")
     (place / "index.html").write_text(page(scenario, conclusion, runs))
-    if (curves := figure(scenario, runs)).lines:
-        draw(curves, place)
+    for figure in figures(scenario, runs):
+        if figure.lines:
+            draw(figure, place)

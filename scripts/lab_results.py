@@ -2,8 +2,9 @@
 
     python scripts/lab_results.py lab/policy_lag-short lab/high_ratio-short
 
-Copies results.csv and curves.png of finished scenarios to docs/benchmarks/lab/<scenario>.csv and .png,
-and writes docs/benchmarks/lab.md anew, from all that lie there. Nothing on that page is typed.
+Copies results.csv, curves.png and further-arms.png of finished scenarios to docs/benchmarks/lab/, as
+<scenario>.csv, <scenario>.png and <scenario>-further.png, and writes docs/benchmarks/lab.md anew, from
+all that lie there. Nothing on that page is typed.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def keep(place: Path) -> None:
     (OUT / "lab").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(rows, OUT / "lab" / f"{name}.csv")
     shutil.copyfile(curves, OUT / "lab" / f"{name}.png")
+    further = OUT / "lab" / f"{name}-further.png"
+    further.unlink(missing_ok=True)
+    if (place / "further-arms.png").is_file():
+        shutil.copyfile(place / "further-arms.png", further)
 
 
 def concluded(name: str, rows: Path) -> tuple[ScenarioConfig, list[Run], Conclusion]:
@@ -92,6 +97,8 @@ def section(
         f"![{name}](lab/{name}.png)",
         table(arms(scene, found, runs)),
     ]
+    if (OUT / "lab" / f"{name}-further.png").is_file():
+        parts.append(f"![{name}, further arms](lab/{name}-further.png)")
     if twins:
         parts.append(
             f"The healthy runs are those of {', '.join(twins)} too: same configuration, same seeds."

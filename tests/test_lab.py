@@ -678,15 +678,15 @@ def test_a_place_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
 def test_a_conclusion_goes_when_the_runs_go_that_it_was_drawn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = tiny(tmp_path / "env")
+    found = tiny(tmp_path / "env").model_copy(update={"controls": {"other": []}})
     monkeypatch.setattr(scenario, "load", lambda name: found)
     place = tmp_path / "out"
-    for arm in found.arms:
+    for arm in scenario.every_arm(found):
         written(place / arm / "seed1", [1.0, 2.0, 3.0])
     command = LabCommandConfig(scenario="it", budget="smoke", arms=[], out=str(place))
     monkeypatch.setattr(scenario, "run", lambda *_: [])
     experiment(command)
-    made = {"conclusion.json", "index.html", "curves.png"}
+    made = {"conclusion.json", "index.html", "curves.png", "further-arms.png"}
     assert made <= {path.name for path in place.iterdir()}
     (place / "fault" / "seed1" / "result.json").unlink()
     experiment(command)
