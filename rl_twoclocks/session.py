@@ -108,6 +108,11 @@ class Session:
             )
         elif self.parts.learner.update.compiled:
             self.display.message("compile   one graph per optimizer step; the first takes a while")
+        collect = self.config.collect
+        if collect.mode == "redis" and not collect.redis.spawn and not self.finished:
+            from rl_twoclocks.collect.redis_source import generator_command
+
+            self.display.message(f"waits     for generators: {generator_command(self.config)}")
         if self.finished:
             frames = self.parts.clocks.frames
             self.display.message(
@@ -281,8 +286,9 @@ class Session:
             **self._rates(),
         }
         if (restarts := int(readings.get("collect/restarts", 0))) > self.restarts:
-            who = "simulators" if self.config.collect.mode == "sync" else "workers"
-            self.events.note("restart", f"{restarts} {who} died so far and were replaced", clocks)
+            who = "simulator" if self.config.collect.mode == "sync" else "worker"
+            text = f"a {who} died and was replaced, {restarts} so far"
+            self.events.note("restart", text, clocks)
             self.restarts = restarts
         readings |= self.late
         evaluated = bool(self.late)

@@ -569,6 +569,18 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @redis_server
+def test_a_run_that_starts_no_generators_says_how_to_start_them(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["collect.redis.spawn=false", "collect.redis.run=lonely", "collect.patience=2"]
+    more.append("logger.display=plain")
+    command = "python -m rl_twoclocks.generator run=lonely"
+    with pytest.raises(WorkerError, match=command):
+        rl_twoclocks.train(run_config("Target", tmp_path, *words(server), *more))
+    assert f"waits     for generators: {command}" in capsys.readouterr().out
+
+
+@redis_server
 @pytest.mark.parametrize("at_once", [1, 200])
 def test_messages_that_are_refused_do_not_keep_a_run_waiting_for_ever(
     server: Server, tmp_path: Path, at_once: int

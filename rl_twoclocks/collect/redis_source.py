@@ -56,6 +56,12 @@ def name_of(config: Config) -> str:
     return f"{place.parent.name}-{place.name}-{digest}"
 
 
+def generator_command(config: Config) -> str:
+    """What to type on a machine that is to collect for this run."""
+    name = config.collect.redis.run or name_of(config)
+    return f"python -m rl_twoclocks.generator run={name} url=..."
+
+
 @dataclass
 class Local:
     """A generator that was started here."""
@@ -324,5 +330,5 @@ class RedisSource:
         if self.refused:
             text += f"; {self.refused} messages were refused, the last one: {self.why_refused}"
         if not self.collect.redis.spawn:
-            text += f"; start generators: python -m rl_twoclocks.generator run={self.name} url=..."
+            text += f"; start generators: {generator_command(self.config)}"
         return text
