@@ -45,11 +45,15 @@ def generate(command: GeneratorCommandConfig) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN if command.parent else _leave)
     torch.set_num_threads(1)
     queue = RedisQueue(address(command.url), command.run, command.patience)
+    _say(command, f"waits for {queue.url}, at most {command.patience:g} seconds")
     text = _wait(queue.find, lambda waited: waited > command.patience)
     if text is None:
         raise ConfigError(f"no run {command.run!r} on {queue.url}: is its learner running?")
     while text is not None and not _orphaned(command):
-        _collect(queue, json.loads(text), command)
+        told = json.loads(text)
+        _say(command, f"collects {told['config']['task']['name']}, environments: {told['envs']}")
+        _collect(queue, told, command)
+        _say(command, f"waits for the learner to go on, at least {command.patience:g} seconds")
 
         def gone(waited: float) -> bool:
             # A server that was started anew hears of the run when its learner next wants a slice.
@@ -111,6 +115,12 @@ def _obey(generator: Generator, orders: dict[str, Any], before: dict[str, Any] |
     noise = orders.get("noise")
     if noise != (before or {}).get("noise"):
         generator.set_noise(None if noise is None else (torch.tensor(noise[0]), noise[1]))
+
+
+def _say(command: GeneratorCommandConfig, text: str) -> None:
+    """Tell whoever started this process; a learner shows its generators itself."""
+    if command.parent is None:
+        print(f"{command.run:<10} {text}", flush=True)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

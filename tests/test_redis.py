@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -450,6 +451,43 @@ def test_a_signal_is_heard_while_the_server_is_away(server: Server, tmp_path: Pa
         server.start()
         # What could not be said is said.
         assert redis.next(0, None) is not None
+
+
+@redis_server
+def test_a_signal_is_heard_before_the_server_has_ever_been_there(
+    server: Server, tmp_path: Path
+) -> None:
+    server.kill()
+    config = run_config("Target", tmp_path, *words(server))
+    with collecting(config) as (parts, redis):
+        redis.begin_new_episodes(7, 1)
+        parts.publish()
+        begin = time.monotonic()
+        assert redis.next(0, None, lambda: time.monotonic() - begin > 1) is None
+        assert time.monotonic() - begin < 5
+        server.start()
+        assert redis.next(0, None) is not None
+        # With the orders that were given meanwhile.
+        assert '"episodes": 1' in redis.queue.news()[1]
+
+
+@redis_server
+def test_a_generator_says_what_it_waits_for(server: Server) -> None:
+    command = [sys.executable, "-m", "rl_twoclocks.generator", "run=nobody", f"url={server.url}"]
+    found = subprocess.run([*command, "patience=0.5"], capture_output=True, text=True)
+    assert f"waits for {server.url}, at most 0.5 seconds" in found.stdout
+    assert found.returncode == 2
+    assert "is its learner running?" in found.stderr
+
+
+@redis_server
+def test_a_run_that_never_began_leaves_anothers_keys_alone(server: Server, tmp_path: Path) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    theirs = RedisQueue(server.url, "run", patience=5)
+    theirs.open("{}", 0, b"policy")
+    RedisQueue(server.url, "run", patience=5).close()
+    assert theirs.server.get(theirs.prefix + "policy") == b"policy"
 
 
 @redis_server

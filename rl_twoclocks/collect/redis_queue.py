@@ -299,8 +299,10 @@ class RedisQueue:
             if self.server.get(self.base + "sitting") == self.prefix.encode():
                 self.server.delete(self.base + "sitting")
                 self.server.set(self.base + "over", 1, ex=LIFE)
-            for key in self.server.scan_iter(self.prefix + "*"):
-                self.server.delete(key)
+            # One that never began has no keys of its own.
+            if self.prefix != self.base:
+                for key in self.server.scan_iter(self.prefix + "*"):
+                    self.server.delete(key)
         self.server.close()
 
     # -- the generator's side ------------------------------------------------------------------

@@ -122,11 +122,18 @@ class RedisSource:
         self.restarts = restarts
         self.refused = self.dropped = self.lost = self.uncounted = 0
         self.why_refused = ""
-        self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
         self.clock = WakingClock()
         self.local: list[Local] = []
-        if config.collect.redis.spawn:
-            self.local = [self._start() for _ in range(config.collect.workers)]
+        self.opened = False
+        # A server that is away is waited for in `next`, which a signal can end.
+        with contextlib.suppress(WorkerError), self.queue.at_once():
+            self._open()
+
+    def _open(self) -> None:
+        self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
+        self.opened = True
+        if self.collect.redis.spawn:
+            self.local = [self._start() for _ in range(self.collect.workers)]
 
     def next(
         self, version: int, max_staleness: int | None, should_stop: Stop = never
@@ -149,6 +156,10 @@ class RedisSource:
                 return None
             wanted = self.collect.workers - len(taken)
             try:
+                if not self.opened:
+                    self._open()
+                    # With what has been ordered meanwhile.
+                    self.unsaid, heard = True, self.clock.now()
                 if self.unsaid or self.undropped:
                     self._make_up()
                 order, draw = self.collect.order, self.stream.randrange(2**31)
@@ -269,7 +280,7 @@ class RedisSource:
 
     def _say(self) -> None:
         """Announce, now or in `next`."""
-        self.unsaid = self._now(self._announce) is None
+        self.unsaid = self.opened and self._now(self._announce) is None
 
     def _make_up(self) -> None:
         """Say and drop what could not be said and dropped; waits for the server."""
