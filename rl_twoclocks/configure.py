@@ -16,9 +16,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from rl_twoclocks.config import Config, ConfigError
-from rl_twoclocks.nearest import nearest
+from rl_twoclocks.nearest import did_you_mean, nearest
 from rl_twoclocks.rundir import flatten
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -92,8 +93,16 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
             elif item["type"] == "missing":
                 lines.append(f"{key} is required: write {key}=...")
             else:
-                lines.append(f"{key}={item['input']!r}: {item['msg']}")
+                lines.append(f"{key}={item['input']!r}: {item['msg']}{_meant(item)}")
         raise ConfigError("\n".join(lines)) from error
+
+
+def _meant(error: ErrorDetails) -> str:
+    """The nearest of the choices where a value is none of them; else nothing."""
+    if error["type"] != "literal_error" or not isinstance(error["input"], str):
+        return ""
+    meant = did_you_mean(error["input"], re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return f"; {meant}" if meant else ""
 
 
 def assign(key: str, value: Any) -> str:

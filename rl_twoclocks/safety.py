@@ -111,6 +111,12 @@ def settle(config: Config) -> tuple[Config, Derived]:
         notes.append(
             f"total_frames is no multiple of U: the last {left:,} frames are not collected"
         )
+    waiting = min(clocks.lag, rounds) if clocks.lag_mode == "queue" else 0
+    if waiting:
+        notes.append(
+            f"the last {waiting} of {rounds:,} rollouts still wait in the queue of clocks.lag when the "
+            "budget is used up: they are not learnt from"
+        )
     reuse = frames / clocks.update_frequency * clocks.update_epochs
     if reuse > MAX_REUSE:
         notes.append(
@@ -124,7 +130,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
         rounds=rounds,
         frames=rounds * clocks.update_frequency,
         minibatches=minibatches,
-        update_steps=(rounds - calibrating) * minibatches * clocks.update_epochs,
+        update_steps=max(rounds - waiting - calibrating, 0) * minibatches * clocks.update_epochs,
         steps_per_env=clocks.update_frequency // config.num_envs,
         notes=tuple(notes),
     )

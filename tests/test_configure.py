@@ -272,3 +272,17 @@ def test_arguments_of_environments_are_answered_with_the_nearest(
     config = compose(words)
     with pytest.raises(ConfigError, match=why):
         make_env(config.task, config.collect, 1, [1])
+
+
+@pytest.mark.parametrize(
+    ("override", "right"),
+    [
+        ("collect.order=newr", "near"),
+        ("algo.proximal=emwa", "ewma"),
+        ("clocks.lag_mode=rinh", "ring"),
+        ("interventions.on_nonfinite=stopp", "stop"),
+    ],
+)
+def test_a_wrong_choice_names_the_nearest_one(override: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {right}"):
+        compose(["task=pendulum", override])

@@ -77,6 +77,16 @@ def test_a_preset_lies_inside_its_row(task: str) -> None:
         assert 0 < config.task.kwargs["rotation"] <= 5
 
 
+def test_what_waits_at_the_end_is_not_counted_as_learnt_from() -> None:
+    words = ["task=pendulum", "total_frames=14_336", "clocks.lag=4"]
+    queued, derived = settle(compose(words))
+    assert derived.update_steps == 2 * derived.minibatches * queued.clocks.update_epochs
+    assert any("last 4 of 7 rollouts" in note for note in derived.notes)
+    _, derived = settle(compose([*words, "clocks.lag_mode=ring"]))
+    assert derived.update_steps == 6 * derived.minibatches * queued.clocks.update_epochs
+    assert not derived.notes
+
+
 def test_observe_changes_and_says_nothing() -> None:
     config, derived = settled("mujoco", 2000, 200, "observe")
     assert (config.clocks.batch_size, config.clocks.update_frequency) == (2000, 200)

@@ -20,7 +20,7 @@ def lag_alarm(history: History, limits: Limits) -> Alarm | None:
         severity,
         {"versions": lag},
         "the newest data was collected by a policy that is this many versions old;",
-        "publish sooner, queue fewer rollouts, and use algo=decoupled.",
+        "publish sooner, queue fewer rollouts, or learn from old data with algo=twoclocks.",
     )
 
 
