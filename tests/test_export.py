@@ -108,7 +108,7 @@ def test_another_shape_is_refused_by_name(trained: Path) -> None:
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     done = command([f"checkpoint={tmp_path / 'none.pt'}"], tmp_path, "export")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "none.pt" in done.stderr
     wrong = command(["checkpoint=x", "format=onix"], tmp_path, "export")
     assert wrong.returncode == 2
