@@ -154,7 +154,8 @@ class RedisQueue:
         except ValueError as error:
             # Not the error itself: it may quote the password.
             raise ConfigError(
-                f"collect.redis.url={self.url} is no address: write redis://host:port or rediss://..."
+                f"{self.url} is no address: write redis://host:port or rediss://... in "
+                "collect.redis.url, of a generator in url"
             ) from error
         self.sender, self.sent = f"{platform.node()}/{os.getpid()}-{uuid.uuid4().hex}", 0
         self._push = self.server.register_script(_PUSH)
