@@ -50,7 +50,9 @@ LOOK = 1.0
 
 
 def name_of(config: Config) -> str:
-    """The name of a run that was given none: no other run directory has it, on any machine."""
+    """The name of a run; where none was given, one that no other run directory has, on any machine."""
+    if config.collect.redis.run:
+        return config.collect.redis.run
     place = directory(config)
     digest = hashlib.sha256(f"{platform.node()}:{place}".encode()).hexdigest()[:8]
     return f"{place.parent.name}-{place.name}-{digest}"
@@ -58,8 +60,7 @@ def name_of(config: Config) -> str:
 
 def generator_command(config: Config) -> str:
     """What to type on a machine that is to collect for this run."""
-    name = config.collect.redis.run or name_of(config)
-    return f"python -m rl_twoclocks.generator run={name} url=..."
+    return f"python -m rl_twoclocks.generator run={name_of(config)} url=..."
 
 
 @dataclass
@@ -104,7 +105,7 @@ class RedisSource:
         envs = config.num_envs // config.collect.workers
         steps = update_frequency // config.num_envs
         self.example = example_slice(config, envs, steps)
-        self.name = config.collect.redis.run or name_of(config)
+        self.name = name_of(config)
         self.url = address(config.collect.redis.url)
         self.queue = RedisQueue(self.url, self.name, config.collect.patience)
         self.largest = largest_message(self.example)
@@ -126,8 +127,7 @@ class RedisSource:
         self.local: list[Local] = []
         self.opened = False
         # A server that is away is waited for in `next`, which a signal can end.
-        with contextlib.suppress(WorkerError), self.queue.at_once():
-            self._open()
+        self._now(self._open)
 
     def _open(self) -> None:
         self.queue.open(self.told, self.policy.version, pack_policy(self.policy))
