@@ -361,6 +361,19 @@ def async_figures(rows: Rows) -> dict[str, Figure]:
     }
 
 
+def async_return_figures(rows: Rows) -> dict[str, Figure]:
+    """Compute the return of asynchronous runs over that of synchronous ones, above a random policy's."""
+    gains: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        gains[row["arm"]].append(float(row["return_mean"]) - RANDOM_RETURNS["halfcheetah"])
+    if len({len(gains[arm]) for arm in ("async", "sync")}) > 1:
+        print("async.return_ratio: left out, one arm lacks seeds")
+        return {}
+    found = combined([gains["async"], gains["sync"]], lambda mine, base: mine / base)
+    command = [{"command": "python scripts/async_returns.py run"}]
+    return {"async.return_ratio": figure(*found, len(gains["async"]), "ratio", command)}
+
+
 def spike_figures(rows: Rows) -> dict[str, Figure]:
     """Compute the median p-value of the broadcast period over the seeds of an arm."""
     figures = {}
@@ -612,6 +625,7 @@ SOURCES: dict[str, Callable[[Rows], dict[str, Figure]]] = {
     "lag.csv": lag_figures,
     "spikes.csv": spike_figures,
     "async_speed.csv": async_figures,
+    "async_returns.csv": async_return_figures,
     "atari_speed.csv": lambda rows: speed_figures(rows, ATARI_RATIOS),
     "atari_returns.csv": atari_figures,
     "suspects.csv": suspect_figures,
