@@ -93,7 +93,8 @@ def validate(config: DictConfig | dict[str, Any], schema: type[Schema] = Config)
             elif item["type"] == "missing":
                 lines.append(f"{key} is required: write {key}=...")
             else:
-                lines.append(f"{key}={item['input']!r}: {item['msg']}{_meant(item)}")
+                value = "null" if item["input"] is None else repr(item["input"])
+                lines.append(f"{key}={value}: {item['msg']}{_meant(item)}")
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -189,4 +190,8 @@ def _nearest(key: str, schema: type[BaseModel]) -> str:
     if not near:
         leaf = {k.rsplit(".", 1)[-1]: k for k in known}
         near = [leaf[m] for m in nearest(last, leaf, cutoff=0.5)]
-    return f": did you mean {near[0]}?" if near else "; --help lists all keys"
+    if near:
+        return f": did you mean {near[0]}?"
+    if schema is not Config and (key in near_groups or _is_key(key, dict(schema_keys()))):
+        return ": it is for rl_twoclocks.train; --help lists the keys of this command"
+    return "; --help lists all keys"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rl_twoclocks.config import Config, ConfigError
+from rl_twoclocks.config import Config
 from rl_twoclocks.record.records import Records, newest_tenth, stored_config, values
 from rl_twoclocks.safety import Derived, oldest_policy, settle
 
@@ -177,7 +177,8 @@ def predict(config: Config) -> Lag:
     A window of B frames holds ceil(B / U) rollouts, each one version older than the next. Rollouts
     are as old as what delays them: the lag on purpose, half the interval between publications, and
     where others collect one version, since they begin a rollout before the one under way is learnt.
-    The pool's slots make data older only where it is taken in order of arrival or at random.
+    The pool's slots make most data older only where it is taken in order of arrival or at random; with
+    the newest first, a slice that is left over waits until it is nearly too old.
     """
     c, collect = config.clocks, config.collect
     held = math.ceil(c.batch_size / c.update_frequency)
@@ -191,7 +192,8 @@ def predict(config: Config) -> Lag:
         worst += queued + 1
         if collect.max_staleness is not None:
             limit = collect.max_staleness - (held - 1)
-            newest, worst = min(newest, limit), min(worst, limit)
+            newest = min(newest, limit)
+            worst = limit if collect.order == "near" else min(worst, limit)
     # The delay comes after the pool and its limit.
     delay = c.lag if c.lag_mode == "queue" else 0
     newest, worst = newest + delay, worst + delay
@@ -202,28 +204,24 @@ def of_run(directory: Path) -> FlowMap:
     """The map of a run, with the lag of its last tenth.
 
     Raises:
-        ConfigError: the run has not written what is needed.
+        ConfigError: what the run wrote cannot be read.
     """
     return of_records(Records.read(directory), stored_config(directory))
 
 
 def of_records(records: Records, config: Config) -> FlowMap:
-    """The map of a run that has been read.
-
-    Raises:
-        ConfigError: it has not written what is needed.
-    """
+    """The map of a run that has been read; as configured where it has not measured its clocks."""
     config, derived = settle(config)
     rows = [row for row in records.rows if "clock/staleness_mean" in row]
+    flow = of_configuration(config, derived)
     if not rows:
-        raise ConfigError(f"{records.directory} has no clock readings")
+        return replace(flow, title=f"{flow.title}; this run has not measured its clocks")
     recent = newest_tenth(rows)
 
     def now(name: str) -> float | None:
         found = values(recent, name)
         return statistics.fmean(found) if found else None
 
-    flow = of_configuration(config, derived)
     oldest = max(row.get("clock/staleness_max") or 0.0 for row in recent)
     measured = Lag(now("clock/staleness_min") or 0.0, now("clock/staleness_mean") or 0.0, oldest)
     stations = []

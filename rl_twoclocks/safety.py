@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rl_twoclocks.config import ClocksConfig, Config, ConfigError
+from rl_twoclocks.config import ClocksConfig, CollectConfig, Config, ConfigError
 from rl_twoclocks.diagnostics.limits import limits
 from rl_twoclocks.optim import check_optimizer
 
@@ -99,6 +99,8 @@ def settle(config: Config) -> tuple[Config, Derived]:
     config = _check_physics(config, notes)
     _check_shapes(config)
     _check_workers(config)
+    config = _share_slots(config, notes)
+    _idle_keys(config, notes)
     config = _blind_governor(config, notes)
     check_optimizer(config.optim)
     ratio = clocks.batch_size / clocks.update_frequency
@@ -246,6 +248,38 @@ def _check_workers(config: Config) -> None:
             f"collect.vectorization=async makes processes inside those of collect={collect.mode}: "
             "write collect.vectorization=sync and raise collect.workers"
         )
+
+
+def _share_slots(config: Config, notes: list[str]) -> Config:
+    """Give every worker of the pool as many slots as the others, and two at least."""
+    collect = config.collect
+    slots = max(collect.slots // collect.workers, 2) * collect.workers
+    if collect.mode != "async" or slots == collect.slots:
+        return config
+    notes.append(
+        f"collect.slots={collect.slots} is shared by {collect.workers} workers, who get "
+        f"{slots // collect.workers} each: {slots} slots"
+    )
+    return config.model_copy(update={"collect": collect.model_copy(update={"slots": slots})})
+
+
+WAITING = ("workers", "slots", "order", "max_staleness", "when_full")
+"""Keys of `collect` that mean nothing where nothing waits for the learner."""
+
+
+def _idle_keys(config: Config, notes: list[str]) -> None:
+    """Say what was set and does nothing."""
+    collect, shipped = config.collect, CollectConfig()
+    if collect.mode == "sync":
+        for key in WAITING:
+            if (value := getattr(collect, key)) != getattr(shipped, key):
+                told = "null" if value is None else value
+                notes.append(
+                    f"collect.{key}={told} does nothing with collect={collect.name}: it is for async, "
+                    "redis and ray"
+                )
+    if config.clocks.lag_mode == "ring" and not config.clocks.lag:
+        notes.append("clocks.lag_mode=ring does nothing without clocks.lag")
 
 
 def _blind_governor(config: Config, notes: list[str]) -> Config:

@@ -377,7 +377,7 @@ class Session:
         )
         over = clocks.frames - self.config.total_frames
         if done and not self.finished and over > 0:
-            text = f"{over:,} frames beyond the budget were collected and dropped as too old"
+            text = f"{over:,} frames beyond the budget were collected and dropped"
             self.display.message(f"budget    {text}")
         summary = self.directory / "result.json"
         if done and not (self.finished and summary.exists()):

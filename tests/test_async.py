@@ -327,6 +327,15 @@ def test_no_frame_grows_older_than_the_bound_in_the_window(tmp_path: Path) -> No
     assert rows[-1]["clock/dropped_frames"] > 0
 
 
+def test_learnt_and_dropped_frames_add_up_to_those_collected(tmp_path: Path) -> None:
+    words = ["collect=async", "collect.when_full=drop", "collect.slots=2", "total_frames=6400"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert rows[-1]["clock/dropped_frames"] > 0
+    for row in rows:
+        assert row["frames"] == 64 * row["clock/policy_version"] + row["clock/dropped_frames"]
+
+
 def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

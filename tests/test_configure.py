@@ -7,10 +7,12 @@ import sys
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 import rl_twoclocks
 from rl_twoclocks import ConfigError, cli, compose
-from rl_twoclocks.configure import assign, check_overrides
+from rl_twoclocks.config_commands import GeneratorCommandConfig
+from rl_twoclocks.configure import assign, check_overrides, validate
 from rl_twoclocks.envs import make_env
 from rl_twoclocks.safety import settle
 
@@ -53,6 +55,19 @@ def test_a_key_in_the_wrong_place_names_the_right_one(wrong: str, right: str) ->
     message = refused(wrong)
     assert f"unknown key {wrong.split('=')[0]}" in message
     assert right in message.split("did you mean", 1)[-1]
+
+
+@pytest.mark.parametrize("key", ["task", "num_envs", "optim.learning_rate"])
+def test_a_key_of_training_is_told_from_one_that_there_is_not(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown key {key}: it is for rl_twoclocks.train"):
+        check_overrides([f"{key}=1"], GeneratorCommandConfig)
+    with pytest.raises(ConfigError, match="unknown key nonsense; --help"):
+        check_overrides(["nonsense=1"], GeneratorCommandConfig)
+
+
+def test_an_empty_value_is_called_null() -> None:
+    with pytest.raises(ConfigError, match="run=null"):
+        validate(OmegaConf.from_dotlist(["run="]), GeneratorCommandConfig)
 
 
 def test_a_misspelt_group_within_a_key_names_the_nearest_of_all_that_end_alike() -> None:

@@ -66,6 +66,24 @@ def test_the_pool_bounds_the_predicted_age() -> None:
     assert draw([*words, "clocks.ratio.mode=observe"]).predicted.oldest == 4.0
 
 
+def test_the_pool_is_drawn_as_it_is() -> None:
+    words = ["task=pendulum", "collect=async", "num_envs=8", "collect.workers=4"]
+    assert "8 slots, near first" in draw([*words, "collect.slots=2"]).text()
+
+
+def test_near_first_lets_what_is_left_over_wait_as_long_as_it_may() -> None:
+    assert draw(["task=pendulum", "collect=async"]).predicted.oldest == 8.0
+    assert draw(["task=pendulum", "collect=async", "collect.order=fifo"]).predicted.oldest == 5.0
+
+
+def test_a_run_that_has_measured_nothing_is_drawn_as_configured(tmp_path: Path) -> None:
+    rl_twoclocks.train(run_config("Target", tmp_path, "total_frames=128"))
+    (tmp_path / "metrics.jsonl").write_text("")
+    flow = draw([str(tmp_path)])
+    assert "has not measured its clocks" in flow.text()
+    assert flow.measured is None
+
+
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run directory"):
         draw([str(tmp_path)])

@@ -269,7 +269,7 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
     assert queue.take(9, 6, 2, "fifo", 0) == ([], 1)
     assert queue.take(1, 5, None, "near", 0) == ([], 0)
     assert {key.decode().split(":")[-1] for key in queue.server.scan_iter()} == {
-        "config", "policy", "version", "orders", "lost", "sent", "sitting", "taken",
+        "config", "policy", "version", "orders", "lost", "sent", "sitting", "learner", "taken",
     }  # fmt: skip
 
 
@@ -495,17 +495,53 @@ def test_a_run_that_never_began_leaves_anothers_keys_alone(server: Server, tmp_p
 @redis_server
 def test_a_learner_whose_run_was_taken_over_says_so(server: Server, tmp_path: Path) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
-    from rl_twoclocks.collect.redis_source import name_of
+    from rl_twoclocks.collect.redis_source import name_of, owner_of
 
     config = run_config("Target", tmp_path, *words(server))
     with collecting(config) as (parts, redis):
         redis.next(0, None)
-        RedisQueue(server.url, name_of(config), patience=5).open("{}", 0, b"")
+        RedisQueue(server.url, name_of(config), 5, owner_of(config)).open("{}", 0, b"")
         for told in (False, True):
             if told:
                 parts.publish()
             with pytest.raises(WorkerError, match="another learner has taken over"):
                 redis.next(0, None)
+
+
+@redis_server
+def test_a_learner_at_work_keeps_its_name_from_other_run_directories(
+    server: Server, tmp_path: Path
+) -> None:
+    named = words(server, "collect.redis.run=mine")
+    first, second = (run_config("Target", tmp_path / name, *named) for name in ("a", "b"))
+    with collecting(first) as (_, redis):
+        redis.next(0, None)
+        with pytest.raises(ConfigError, match=r"'mine' .* belongs to a learner .*/a\)"):
+            rl_twoclocks.train(second)
+        # Nothing of the one at work was touched.
+        assert redis.next(0, None) is not None
+
+
+@redis_server
+def test_a_name_is_free_for_its_own_directory_and_where_nobody_is_at_work(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    def learner(owner: str) -> RedisQueue:
+        queue = RedisQueue(server.url, "mine", 1, owner)
+        queue.open("{}", 0, b"")
+        return queue
+
+    learner("a")
+    # Killed, and started anew in its own directory.
+    again = learner("a")
+    time.sleep(0.7)
+    again.readings()
+    time.sleep(0.7)
+    with pytest.raises(ConfigError, match="belongs to a learner"):
+        learner("b")
+    time.sleep(1.5)
+    learner("b").close()
+    learner("c")
 
 
 @redis_server

@@ -158,6 +158,26 @@ def test_what_could_not_learn_is_refused() -> None:
         settle(compose(["collect=async", "collect.device=cuda"]))
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["collect.max_staleness=2"], "collect.max_staleness=2 does nothing with collect=sync"),
+        (["collect.max_staleness=null"], "collect.max_staleness=null does nothing"),
+        (["collect.workers=2", "collect=processes"], "does nothing with collect=processes"),
+        (["clocks.lag_mode=ring"], "clocks.lag_mode=ring does nothing without clocks.lag"),
+        (
+            ["collect=async", "collect.workers=4", "num_envs=8"],
+            "4 workers, who get 2 each: 8 slots",
+        ),
+    ],
+)
+def test_what_was_set_and_does_nothing_is_said(words: list[str], named: str) -> None:
+    assert any(named in note for note in settle(compose(words))[1].notes)
+    kept = ["collect=async", "collect.max_staleness=3", "collect.slots=6", "clocks.lag=1"]
+    _, derived = settle(compose([*kept, "clocks.lag_mode=ring"]))
+    assert not any("does nothing" in note or "slots" in note for note in derived.notes)
+
+
 def test_enforcement_always_ends_within_the_cap_in_whole_columns() -> None:
     numbers = random.Random(0)
     for _ in range(500):

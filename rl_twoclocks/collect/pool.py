@@ -51,9 +51,9 @@ class AsyncSource:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["rl_twoclocks.collect.worker"])
         self.board = Board(behaviour.published())
-        slots = max(2, collect.slots // collect.workers)
         example = example_slice(config, self.envs, self.steps)
-        self.shelves = [Shelf(example, slots) for _ in range(collect.workers)]
+        each = collect.slots // collect.workers
+        self.shelves = [Shelf(example, each) for _ in range(collect.workers)]
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = restarts
         self.heed = Heed()
@@ -132,7 +132,8 @@ class AsyncSource:
         """
         lost = torch.stack([shelf.lost for shelf in self.shelves]).sum(0).tolist()
         readings = {
-            "clock/dropped_frames": float(lost[0]),
+            # Those that `next` has counted: learnt and dropped frames add up to those collected.
+            "clock/dropped_frames": float(self.counted_lost),
             "collect/waiting": float(sum(len(shelf.ready()) for shelf in self.shelves)),
             "collect/restarts": float(self.restarts),
         } | self.heed.readings()

@@ -1,12 +1,13 @@
 """A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
 
 Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew),
-`over` (there once a learner has ended) and, under that word, `config` (JSON), `policy` and `version`
-(newest published), `orders` (JSON; what generators do besides collecting), `versions` (sorted set of the
-partitions that hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent`
-(by generator, the number of its last slice), `generators` (how many have joined), `lost` (slices that a
-full queue dropped). So two sittings never mix. A run's name is quoted as in an address. Everything
-expires an hour after it was last touched, so that an abandoned run leaves nothing behind.
+`learner` (which one is at work; gone `patience` seconds after it was last heard of), `over` (there once
+a learner has ended) and, under that word, `config` (JSON), `policy` and `version` (newest published),
+`orders` (JSON; what generators do besides collecting), `versions` (sorted set of the partitions that
+hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent` (by generator, the
+number of its last slice), `generators` (how many have joined), `lost` (slices that a full queue
+dropped). So two sittings never mix. A run's name is quoted as in an address. Everything expires an hour
+after it was last touched, so that an abandoned run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -130,13 +131,21 @@ class QueueState(NamedTuple):
 class RedisQueue:
     """One run's keys; every call waits for a server that is away, up to `patience` seconds."""
 
-    def __init__(self, url: str, run: str, patience: float) -> None:
+    def __init__(self, url: str, run: str, patience: float, owner: str = "") -> None:
         """Make a client; nothing is sent yet.
+
+        Args:
+            url: of the server.
+            run: its name.
+            patience: seconds.
+            owner: of a learner, what it is known by to others: its machine and run directory.
 
         Raises:
             ConfigError: the address is none.
         """
-        self.run, self.patience = run, patience
+        self.run, self.patience, self.owner = run, patience, owner
+        self.alive = max(round(patience), 1)
+        """Seconds for which a learner counts as at work after it was last heard of."""
         self.taken = 0
         """Slices that the server has given away or dropped as too old, by its own count."""
         self.reached = False
@@ -195,12 +204,23 @@ class RedisQueue:
     # -- the learner's side --------------------------------------------------------------------
 
     def open(self, config: str, version: int, policy: bytes) -> None:
-        """Begin a sitting: what an earlier one of this name left is dropped."""
+        """Begin a sitting: what an earlier one of this name left is dropped.
+
+        Raises:
+            ConfigError: a learner of this name is at work, in another run directory.
+        """
         self._try(self._open_once)
         self.prefix = f"{self.base}{uuid.uuid4().hex}:"
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
+        other: Any = self.server.get(self.base + "learner")
+        if other not in (None, self.owner.encode()):
+            raise ConfigError(
+                f"run {self.run!r} on {self.url} belongs to a learner that was at work within the last "
+                f"{self.alive} seconds ({other.decode(errors='replace')}): write another "
+                "collect.redis.run, or wait if it is gone"
+            )
         for key in self.server.scan_iter(self.base + "*"):
             self.server.delete(key)
 
@@ -220,6 +240,7 @@ class RedisQueue:
                 )
             pipe = self.server.pipeline(transaction=True)
             pipe.set(self.base + "sitting", self.prefix, ex=LIFE)
+            pipe.set(self.base + "learner", self.owner, ex=self.alive)
             pipe.set(self.prefix + "config", config, ex=LIFE)
             pipe.set(self.prefix + "policy", policy, ex=LIFE)
             pipe.set(self.prefix + "version", version, ex=LIFE)
@@ -264,6 +285,7 @@ class RedisQueue:
         def ask() -> QueueState:
             pipe = self.server.pipeline(transaction=False)
             pipe.expire(self.base + "sitting", LIFE)
+            pipe.set(self.base + "learner", self.owner, ex=self.alive)
             for key in ("config", "policy", "version", "orders"):
                 pipe.expire(self.prefix + key, LIFE)
             pipe.execute()
@@ -298,7 +320,7 @@ class RedisQueue:
         with contextlib.suppress(redis.RedisError):
             # Not what another learner of this name has announced since.
             if self.server.get(self.base + "sitting") == self.prefix.encode():
-                self.server.delete(self.base + "sitting")
+                self.server.delete(self.base + "sitting", self.base + "learner")
                 self.server.set(self.base + "over", 1, ex=LIFE)
             # One that never began has no keys of its own.
             if self.prefix != self.base:

@@ -54,8 +54,13 @@ def name_of(config: Config) -> str:
     if config.collect.redis.run:
         return config.collect.redis.run
     place = directory(config)
-    digest = hashlib.sha256(f"{platform.node()}:{place}".encode()).hexdigest()[:8]
+    digest = hashlib.sha256(owner_of(config).encode()).hexdigest()[:8]
     return f"{place.parent.name}-{place.name}-{digest}"
+
+
+def owner_of(config: Config) -> str:
+    """What the learner of a run directory is known by, on any machine."""
+    return f"{platform.node()}:{directory(config)}"
 
 
 def generator_command(config: Config) -> str:
@@ -107,7 +112,8 @@ class RedisSource:
         self.example = example_slice(config, envs, steps)
         self.name = name_of(config)
         self.url = address(config.collect.redis.url)
-        self.queue = RedisQueue(self.url, self.name, config.collect.patience)
+        patience = config.collect.patience
+        self.queue = RedisQueue(self.url, self.name, patience, owner_of(config))
         self.largest = largest_message(self.example)
         # What generators need to know, and the frames so far: their episodes must be new ones.
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
@@ -251,7 +257,8 @@ class RedisSource:
         """Frames dropped, slices waiting, messages refused, local generators started again."""
         state = self._now(self.queue.readings)
         return {
-            "clock/dropped_frames": float(self.dropped),
+            # Those that `next` has counted: learnt and dropped frames add up to those collected.
+            "clock/dropped_frames": float(self.dropped - self.uncounted),
             "collect/waiting": float(state.waiting if state else 0),
             "collect/refused": float(self.refused),
             "collect/restarts": float(self.restarts),
