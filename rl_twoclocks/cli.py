@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -145,10 +146,16 @@ def run_hydra(name: str, schema: type[BaseModel], job: Callable[[Any], Any]) -> 
     arguments = sys.argv[1:]
     _offer_help(name, schema, arguments)
     swept = [a for a in arguments if a.startswith("sweep=")]
+    multirun = any(a in _MULTIRUN for a in arguments)
+    if (swept or multirun) and (word := next((a for a in arguments if _LOGIN.search(a)), None)):
+        key = word.partition("=")[0]
+        error = (
+            f"a sweep writes its words down: give the password of {key} in RL_TWOCLOCKS_REDIS_URL"
+        )
+        sys.exit(explain(ConfigError(error)))
     if swept:
         sys.exit(_search(swept[-1].partition("=")[2], [a for a in arguments if a not in swept]))
     code, begun = 0, False
-    multirun = any(a in _MULTIRUN for a in arguments)
     if any(a.startswith(_JOBS) for a in arguments):
         sys.exit(_at_once(arguments, multirun, schema))
 
@@ -317,6 +324,8 @@ def _check_places(overrides: Sequence[Any]) -> None:
 
 _MULTIRUN = ("-m", "--multirun")
 _JOBS = "sweep.jobs="
+_LOGIN = re.compile(r"://[^@\s]*:\S*@|://\S*[?&]password=")
+"""An address with a password."""
 
 
 def _overrides(arguments: list[str]) -> list[str]:

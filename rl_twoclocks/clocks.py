@@ -24,16 +24,22 @@ class Clocks:
     """Optimizer steps applied."""
     skipped_steps: int = 0
     """Optimizer steps thrown away because something was not finite."""
+    dropped_frames: int = 0
+    """`frames` that were dropped before they could be learnt from."""
 
-    def collected(self, frames: int, frame_skip: int) -> None:
-        """Tick the environment clock."""
+    def collected(self, frames: int, frame_skip: int, dropped: int = 0) -> None:
+        """Tick the environment clock; `dropped` of the frames will not be learnt from."""
         self.frames += frames
+        self.dropped_frames += dropped
         self.simulator_frames += frames * frame_skip
 
     def readings(self) -> dict[str, float]:
         """`clock/*`: where both clocks stand."""
-        names = ("policy_version", "update_steps", "frames", "simulator_frames", "skipped_steps")
-        return {f"clock/{name}": getattr(self, name) for name in names}
+        return {
+            f"clock/{name}": value
+            for name, value in asdict(self).items()
+            if name != "published_version"
+        }
 
     def state_dict(self) -> dict[str, int]:
         """All counters."""
@@ -42,7 +48,7 @@ class Clocks:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore all counters."""
         for field in fields(self):
-            setattr(self, field.name, int(state[field.name]))
+            setattr(self, field.name, int(state.get(field.name, 0)))
 
 
 def clock_readings(

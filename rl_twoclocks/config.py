@@ -242,8 +242,9 @@ class RedisConfig(Group):
     url: str | None = None
     """redis://[user:password@]host:port[/database], or rediss:// for TLS; null: the environment
     variable RL_TWOCLOCKS_REDIS_URL, where a password is not seen by others, else redis://127.0.0.1:6379."""
-    run: str | None = None
-    """Name under which generators find the run; null: follows from the run directory."""
+    run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
+    """Name under which generators find the run, of letters, digits and `_.-`; null: follows from the run
+    directory."""
     spawn: bool = True
     """Start `collect.workers` generators on this machine; false: they are started elsewhere."""
 

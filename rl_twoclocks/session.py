@@ -163,7 +163,7 @@ class Session:
             limit = max(limit - stays, oldest_policy(self.config.clocks))
         if self.align:
             parts.window.clear()
-            self._tick(parts.source.discard())
+            self._discard()
             if parts.delay.queue:
                 parts.delay.clear()
                 parts.episodes.lose_open()
@@ -177,13 +177,18 @@ class Session:
             if found is None:
                 return None
             rollout, frames = found
-            self._tick(frames)
+            parts.clocks.collected(
+                frames, self.config.task.frame_skip, dropped=frames - rollout.numel()
+            )
             if not parts.delay.filling or self.over:
                 return parts.delay.push(rollout)
             parts.delay.fill(rollout)
 
-    def _tick(self, frames: int) -> None:
-        self.parts.clocks.collected(frames, self.config.task.frame_skip)
+    def _discard(self) -> None:
+        """Drop what waits; the environment clock has ticked for it."""
+        assert self.parts.source is not None
+        frames = self.parts.source.discard()
+        self.parts.clocks.collected(frames, self.config.task.frame_skip, dropped=frames)
 
     def publish(self, readings: dict[str, float], now: bool) -> None:
         """The policy clock ticks; weights and statistics are given away if their time has come.
@@ -221,7 +226,7 @@ class Session:
         """Collect another number of frames per rollout from now on; episodes and streams go on."""
         assert self.parts.source is not None
         self.parts.update_frequency = update_frequency
-        self._tick(self.parts.source.discard())
+        self._discard()
         self.parts.source.close()
         if self.parts.delay.rounds:
             # What waited is gone: a hole in time.
@@ -240,7 +245,7 @@ class Session:
     def begin_new_episodes(self) -> None:
         """Reset all environments, from a stream that follows from seed and frames."""
         assert self.parts.source is not None
-        self._tick(self.parts.source.discard())
+        self._discard()
         self.parts.source.begin_new_episodes(self.config.seed, self.parts.clocks.frames)
         self.parts.cut()
 
@@ -315,9 +320,18 @@ class Session:
             self._keep_best()
         if last_round or stop or _due(before, clocks.frames, self.save_every):
             self.save()
+        if self.over and not last_round:
+            # For new episodes what waited was dropped, and the budget has no room for another round.
+            self.owed = self.config.eval.enabled and not evaluated
+            if self.unlogged and not self.owed:
+                self.loggers.log(self.unlogged, clocks.frames)
+                self.unlogged.clear()
 
     def make_up(self, stop: StopSignal) -> None:
-        """Make the evaluation that a signal kept the last sitting from, for the next row."""
+        """Make the evaluation that a signal, or a budget used up unawares, kept a round from.
+
+        It goes into the next row; where there is no further round, into one of its own.
+        """
         if not self.owed or not self.config.eval.enabled:
             return
         found: dict[str, float] = {}
@@ -327,7 +341,8 @@ class Session:
         if not self.over:
             return
         # There is no further round.
-        self.loggers.log(found, self.parts.clocks.frames)
+        self.loggers.log(self.unlogged | found, self.parts.clocks.frames)
+        self.unlogged.clear()
         self._keep_best()
         self.saved_at = -1
         self.save(boundary=False)

@@ -73,7 +73,7 @@ def test_collectors_that_stopped_receiving_policies_show_as_staleness_and_lag() 
 
 
 def test_counters_make_a_round_trip() -> None:
-    clocks = Clocks(1, 2, 3, 4, 5, 6)
+    clocks = Clocks(1, 2, 3, 4, 5, 6, 7)
     copy = Clocks()
     copy.load_state_dict(clocks.state_dict())
     assert copy == clocks
@@ -83,6 +83,7 @@ def test_counters_make_a_round_trip() -> None:
         "clock/frames": 1,
         "clock/simulator_frames": 2,
         "clock/skipped_steps": 6,
+        "clock/dropped_frames": 7,
     }
 
 

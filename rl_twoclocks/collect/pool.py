@@ -51,9 +51,8 @@ class AsyncSource:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["rl_twoclocks.collect.worker"])
         self.board = Board(behaviour.published())
-        example = example_slice(config, self.envs, self.steps)
-        each = collect.slots // collect.workers
-        self.shelves = [Shelf(example, each) for _ in range(collect.workers)]
+        self.example = example_slice(config, self.envs, self.steps)
+        self.shelves = [self._shelf() for _ in range(collect.workers)]
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = restarts
         self.heed = Heed()
@@ -125,15 +124,13 @@ class AsyncSource:
         return self._newly_lost()
 
     def readings(self) -> dict[str, float]:
-        """Dropped frames and their episodes' length, slices waiting, workers started again.
+        """Length of dropped episodes, slices waiting, workers started again.
 
         `clock/dropped_length_ratio` is the mean length of episodes that ended in dropped slices over
         that in slices learnt from: far from 1, dropping favours short or long episodes.
         """
         lost = torch.stack([shelf.lost for shelf in self.shelves]).sum(0).tolist()
         readings = {
-            # Those that `next` has counted: learnt and dropped frames add up to those collected.
-            "clock/dropped_frames": float(self.counted_lost),
             "collect/waiting": float(sum(len(shelf.ready()) for shelf in self.shelves)),
             "collect/restarts": float(self.restarts),
         } | self.heed.readings()
@@ -159,9 +156,13 @@ class AsyncSource:
 
     def _newly_lost(self) -> int:
         """Frames lost since the last call."""
-        lost = sum(int(shelf.lost[0]) for shelf in self.shelves)
-        fresh, self.counted_lost = lost - self.counted_lost, lost
+        fresh = sum(int(shelf.lost[0]) for shelf in self.shelves) - self.counted_lost
+        fresh = max(fresh, 0)
+        self.counted_lost += fresh
         return fresh
+
+    def _shelf(self) -> Shelf:
+        return Shelf(self.example, self.collect.slots // self.collect.workers)
 
     def _start(self, index: int) -> Connection:
         mine, theirs = self.context.Pipe()
@@ -245,8 +246,13 @@ class AsyncSource:
                 f"{self.collect.max_restarts} restarts are used up"
             )
         self.pipes[index].close()
-        dead.close()
-        self.shelves[index].abandon()
+        if code is None:
+            # Killed, and held up in the system: it may still write to its shelf.
+            self.counted_lost -= int(self.shelves[index].lost[0])
+            self.shelves[index] = self._shelf()
+        else:
+            dead.close()
+            self.shelves[index].abandon()
         self.pipes[index] = self._start(index)
         if self.noise is not None:
             self.pipes[index].send(("set_noise", self.noise))

@@ -77,7 +77,8 @@ class RaySource:
             # Ray would handle SIGTERM itself, and leave without saving anything.
             handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
             ray.init(
-                address=config.collect.ray_address,
+                # Without an address Ray would join whatever cluster it finds on this machine.
+                address=config.collect.ray_address or "local",
                 log_to_driver=False,
                 include_dashboard=False,
                 configure_logging=False,
@@ -86,7 +87,7 @@ class RaySource:
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
-        self.dropped = self.uncounted = 0
+        self.uncounted = 0
         self.restarts = restarts
         self.noise: Noise | None = None
         self.published = behaviour.published()
@@ -137,7 +138,7 @@ class RaySource:
             good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
             taken += [self.waiting[i][1] for i in good]
             old = sum(self.waiting[i][1].numel() for i in too_old)
-            frames, self.dropped = frames + old, self.dropped + old
+            frames += old
             gone = {*good, *too_old}
             self.waiting = [pair for i, pair in enumerate(self.waiting) if i not in gone]
             self._keep_busy()
@@ -178,13 +179,12 @@ class RaySource:
         """Drop what waits."""
         old = sum(frames.numel() for _, frames in self.waiting)
         self.waiting.clear()
-        old, self.uncounted, self.dropped = old + self.uncounted, 0, self.dropped + old
+        old, self.uncounted = old + self.uncounted, 0
         return old
 
     def readings(self) -> dict[str, float]:
-        """Frames dropped, slices waiting, actors started again."""
+        """Slices waiting, actors started again."""
         return {
-            "clock/dropped_frames": float(self.dropped),
             "collect/waiting": float(len(self.waiting)),
             "collect/restarts": float(self.restarts),
         }

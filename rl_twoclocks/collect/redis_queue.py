@@ -1,13 +1,12 @@
 """A run's place on a Redis server: configuration, newest policy, slices partitioned by version.
 
 Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a learner chooses anew),
-`learner` (which one is at work; gone `patience` seconds after it was last heard of), `over` (there once
-a learner has ended) and, under that word, `config` (JSON), `policy` and `version` (newest published),
-`orders` (JSON; what generators do besides collecting), `versions` (sorted set of the partitions that
-hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent` (by generator, the
-number of its last slice), `generators` (how many have joined), `lost` (slices that a full queue
-dropped). So two sittings never mix. A run's name is quoted as in an address. Everything expires an hour
-after it was last touched, so that an abandoned run leaves nothing behind.
+`over` (there once a learner has ended) and, under that word, `config` (JSON), `policy` and `version`
+(newest published), `orders` (JSON; what generators do besides collecting), `versions` (sorted set of the
+partitions that hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent`
+(by generator, the number of its last slice), `generators` (how many have joined), `lost` (slices that a
+full queue dropped). So two sittings never mix. A run's name is quoted as in an address. Everything
+expires an hour after it was last touched, so that an abandoned run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import redis
 from redis.backoff import NoBackoff
@@ -138,14 +137,13 @@ class RedisQueue:
             url: of the server.
             run: its name.
             patience: seconds.
-            owner: of a learner, what it is known by to others: its machine and run directory.
+            owner: of a learner, what it is known by to others: its machine and run directory. While it
+                is connected, no other one can begin a sitting of this name.
 
         Raises:
             ConfigError: the address is none.
         """
-        self.run, self.patience, self.owner = run, patience, owner
-        self.alive = max(round(patience), 1)
-        """Seconds for which a learner counts as at work after it was last heard of."""
+        self.run, self.patience = run, patience
         self.taken = 0
         """Slices that the server has given away or dropped as too old, by its own count."""
         self.reached = False
@@ -155,17 +153,24 @@ class RedisQueue:
         # Quoted, a name is no pattern, and no part of another one's keys.
         self.base = self.prefix = f"rl_twoclocks:{quote(run, safe='')}:"
         self.url = masked(url)
+        # The server knows who is connected: no key that a killed learner would leave, none to refresh.
+        self.learners = f"{self.base}learner:"
+        self.me = self.learners + quote(owner, safe="/:") if owner else None
         try:
             # redis-py's own retries would hide an outage for seconds.
             self.server = redis.Redis.from_url(
-                url, retry=Retry(NoBackoff(), 0), socket_timeout=10, socket_connect_timeout=5
+                url,
+                client_name=self.me,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=10,
+                socket_connect_timeout=5,
             )
-        except ValueError as error:
-            # Not the error itself: it may quote the password.
+        except ValueError:
+            # Not the error itself, and not as its cause: it may quote the password.
             raise ConfigError(
                 f"{self.url} is no address: write redis://host:port or rediss://... in "
                 "collect.redis.url, of a generator in url"
-            ) from error
+            ) from None
         self.sender, self.sent = f"{platform.node()}/{os.getpid()}-{uuid.uuid4().hex}", 0
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
@@ -214,15 +219,24 @@ class RedisQueue:
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
-        other: Any = self.server.get(self.base + "learner")
-        if other not in (None, self.owner.encode()):
-            raise ConfigError(
-                f"run {self.run!r} on {self.url} belongs to a learner that was at work within the last "
-                f"{self.alive} seconds ({other.decode(errors='replace')}): write another "
-                "collect.redis.run, or wait if it is gone"
-            )
+        for client in self._clients():
+            name = client.get("name", "")
+            if self.me and name.startswith(self.learners) and name != self.me:
+                other = unquote(name.removeprefix(self.learners))
+                raise ConfigError(
+                    f"run {self.run!r} on {self.url} belongs to a learner at work, {other}: write "
+                    "another collect.redis.run"
+                )
         for key in self.server.scan_iter(self.base + "*"):
             self.server.delete(key)
+
+    def _clients(self) -> list[dict[str, str]]:
+        """Who is connected; nobody where the server does not tell this user."""
+        try:
+            found: Any = self.server.client_list()
+        except redis.ResponseError:
+            return []
+        return found
 
     def announce(self, config: str, version: int, policy: bytes, orders: str = "{}") -> None:
         """Say what the run is, what its newest policy is, and what generators are to do.
@@ -240,7 +254,6 @@ class RedisQueue:
                 )
             pipe = self.server.pipeline(transaction=True)
             pipe.set(self.base + "sitting", self.prefix, ex=LIFE)
-            pipe.set(self.base + "learner", self.owner, ex=self.alive)
             pipe.set(self.prefix + "config", config, ex=LIFE)
             pipe.set(self.prefix + "policy", policy, ex=LIFE)
             pipe.set(self.prefix + "version", version, ex=LIFE)
@@ -285,7 +298,6 @@ class RedisQueue:
         def ask() -> QueueState:
             pipe = self.server.pipeline(transaction=False)
             pipe.expire(self.base + "sitting", LIFE)
-            pipe.set(self.base + "learner", self.owner, ex=self.alive)
             for key in ("config", "policy", "version", "orders"):
                 pipe.expire(self.prefix + key, LIFE)
             pipe.execute()
@@ -320,7 +332,7 @@ class RedisQueue:
         with contextlib.suppress(redis.RedisError):
             # Not what another learner of this name has announced since.
             if self.server.get(self.base + "sitting") == self.prefix.encode():
-                self.server.delete(self.base + "sitting", self.base + "learner")
+                self.server.delete(self.base + "sitting")
                 self.server.set(self.base + "over", 1, ex=LIFE)
             # One that never began has no keys of its own.
             if self.prefix != self.base:

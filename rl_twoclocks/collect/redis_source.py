@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ from rl_twoclocks.collect.redis_queue import (
 )
 from rl_twoclocks.collect.source import Noise, Stop, never
 from rl_twoclocks.config import Config
+from rl_twoclocks.configure import assign
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.rundir import directory, plain
 from rl_twoclocks.seeding import stream_seed
@@ -55,7 +57,9 @@ def name_of(config: Config) -> str:
         return config.collect.redis.run
     place = directory(config)
     digest = hashlib.sha256(owner_of(config).encode()).hexdigest()[:8]
-    return f"{place.parent.name}-{place.name}-{digest}"
+    # Letters that a command line takes as they are.
+    readable = re.sub(r"[^\w.-]+", "-", f"{place.parent.name}-{place.name}", flags=re.ASCII)
+    return f"{readable}-{digest}"
 
 
 def owner_of(config: Config) -> str:
@@ -65,7 +69,7 @@ def owner_of(config: Config) -> str:
 
 def generator_command(config: Config) -> str:
     """What to type on a machine that is to collect for this run."""
-    return f"python -m rl_twoclocks.generator run={name_of(config)} url=..."
+    return f"python -m rl_twoclocks.generator {assign('run', name_of(config))} url=..."
 
 
 @dataclass
@@ -127,7 +131,7 @@ class RedisSource:
         """What the server, which was away, does not know yet; what it still has to drop."""
         self.stream = random.Random(stream_seed(config.seed, "order of slices", frames))
         self.restarts = restarts
-        self.refused = self.dropped = self.lost = self.uncounted = 0
+        self.refused = self.lost = self.uncounted = 0
         self.why_refused = ""
         self.clock = WakingClock()
         self.local: list[Local] = []
@@ -173,7 +177,7 @@ class RedisSource:
                 if found is None:
                     # The server was started anew and knows nothing: generators wait for this.
                     self._announce()
-                    heard = self.clock.now()
+                    heard, self.lost = self.clock.now(), 0
                     continue
             except WorkerError:
                 if should_stop():
@@ -207,7 +211,6 @@ class RedisSource:
                 time.sleep(POLL)
         rollout: TensorDict = torch.cat(taken, dim=0)  # type: ignore[assignment]
         if (state := self._now(self.queue.readings)) is not None:
-            # A server that was started anew counts from 0 again.
             self._drop(max(state.lost - self.lost, 0))
             self.lost = state.lost
             self._end_hung(state)
@@ -250,15 +253,12 @@ class RedisSource:
         return frames
 
     def _drop(self, slices: int) -> None:
-        self.dropped += slices * self.example.numel()
         self.uncounted += slices * self.example.numel()
 
     def readings(self) -> dict[str, float]:
-        """Frames dropped, slices waiting, messages refused, local generators started again."""
+        """Slices waiting, messages refused, local generators started again."""
         state = self._now(self.queue.readings)
         return {
-            # Those that `next` has counted: learnt and dropped frames add up to those collected.
-            "clock/dropped_frames": float(self.dropped - self.uncounted),
             "collect/waiting": float(state.waiting if state else 0),
             "collect/refused": float(self.refused),
             "collect/restarts": float(self.restarts),
@@ -307,7 +307,11 @@ class RedisSource:
         return True
 
     def _start(self) -> Local:
-        words = [f"run={self.name}", f"patience={self.collect.patience}", f"parent={os.getpid()}"]
+        words = [
+            assign("run", self.name),
+            f"patience={self.collect.patience}",
+            f"parent={os.getpid()}",
+        ]
         command = [sys.executable, "-m", "rl_twoclocks.generator", *words]
         # Not on the command line, where every user of the machine could read its password.
         process = subprocess.Popen(command, env=os.environ | {URL_VARIABLE: self.url})

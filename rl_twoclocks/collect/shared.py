@@ -78,8 +78,8 @@ class Shelf:
         self.state = shared(slots)
         self.number = shared(slots)
         self.version = shared(slots)
-        # One writer each, so that no count is lost: what the worker overwrote, what the learner dropped.
-        self.overwritten, self.dropped = shared(3), shared(3)
+        # One writer each, the worker and the learner, so that no count is lost.
+        self.filled, self.taken = shared(3), shared(3)
 
     # -- the worker's side ---------------------------------------------------------------------
 
@@ -95,7 +95,6 @@ class Shelf:
         if self.state[slot] != READY:
             return None
         self.state[slot] = WRITING
-        self._count(self.overwritten, slot)
         return slot
 
     def fill(self, slot: int, frames: TensorDict, number: int, version: int) -> None:
@@ -103,7 +102,10 @@ class Shelf:
         self.state[slot] = WRITING
         self.slices[slot].copy_(frames)
         self.number[slot], self.version[slot] = number, version
+        counts = _counts(frames)
         self.state[slot] = READY
+        # Last: nothing counts as lost before it can be seen.
+        self.filled += counts
 
     # -- the learner's side --------------------------------------------------------------------
 
@@ -122,26 +124,32 @@ class Shelf:
         frames = self.slices[slot].clone()
         if self.state[slot] != READY or int(self.number[slot]) != number:
             return None
+        self.taken += _counts(frames)
         self.state[slot] = FREE
         return frames
 
     def drop(self, slot: int, number: int) -> None:
         """Free a slot unread, unless the worker has replaced its slice meanwhile."""
         if self.state[slot] == READY and int(self.number[slot]) == number:
-            self._count(self.dropped, slot)
             self.state[slot] = FREE
 
     @property
     def lost(self) -> Tensor:
-        """Frames, episodes and summed episode lengths that were never learnt from, [3]."""
-        return self.overwritten + self.dropped
+        """Frames, episodes and summed episode lengths that nobody will learn from, [3].
+
+        What was filled, was not taken and does not wait: whoever dropped it. While the worker fills a
+        slot this may be a slice less than in truth.
+        """
+        filled = self.filled.clone()
+        waiting = [_counts(self.slices[slot]) for _, slot, _ in self.ready()]
+        return filled - self.taken - sum(waiting, torch.zeros_like(filled))
 
     def abandon(self) -> None:
         """Free what a dead worker was writing."""
         self.state[self.state == WRITING] = FREE
 
-    def _count(self, counts: Tensor, slot: int) -> None:
-        lengths = self.slices[slot]["episode_length"]
-        counts[0] += lengths.numel()
-        counts[1] += int((lengths > 0).sum())
-        counts[2] += int(lengths.sum())
+
+def _counts(frames: TensorDict) -> Tensor:
+    """Frames, episodes that ended in them, and their summed lengths, [3]."""
+    lengths = frames["episode_length"]
+    return torch.stack([torch.tensor(lengths.numel()), (lengths > 0).sum(), lengths.sum()]).long()

@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import re
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SECRET = re.compile(r"(^|[^a-z])keys?($|[^a-z])|api_?key|token|passw|secret", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
+_LOGIN = re.compile(r"(?<=://)[^@\s]*:\S*@")
+_PASSWORD = re.compile(r"(?<=[?&]password=)[^&\s]+")
 
 # W&B's own settings; the environment variable WANDB_<NAME> wins over each. The two time limits
 # (seconds) bound what a dead network can cost; what was not uploaded stays for `wandb sync`.
@@ -116,6 +118,8 @@ class WandbLogger:
             "sync_tensorboard": self._synced,
             "settings": {k: v for k, v in _QUIET.items() if f"WANDB_{k.upper()}" not in os.environ},
         }
+        # W&B notes the command line.
+        typed, sys.argv = sys.argv, without_secrets(sys.argv)
         reason = "not logged in" if mode == "online" else ""
         try:
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # can hold up the exit by 20 s
@@ -137,6 +141,8 @@ class WandbLogger:
         except Exception as error:
             _log.warning("W&B is off: %r", error)
             return None
+        finally:
+            sys.argv = typed
         if reason:
             _log.warning("W&B records offline: %s", reason)
         return session
@@ -157,7 +163,9 @@ def without_secrets(config: Any) -> Any:
         return {k: without_secrets(v) for k, v in config.items() if not _SECRET.search(str(k))}
     if isinstance(config, list | tuple):
         return [without_secrets(value) for value in config]
-    return _URL_LOGIN.sub("***@", config) if isinstance(config, str) else config
+    if isinstance(config, str):
+        return _PASSWORD.sub("***", _LOGIN.sub("***@", config))
+    return config
 
 
 def logged_in(wandb: Any) -> bool:

@@ -126,6 +126,22 @@ def test_secrets_are_removed() -> None:
         "keyframes": 6, "hockey": 7, "url": "redis://***@host:1/0", "plain": "http://host/a@b",
         "nested": [{"x": None}],
     }  # fmt: skip
+    for address in ("redis://:a/b@host", "redis://me:a@b@host", "redis://host?db=1&password=a"):
+        told = without_secrets([f"collect.redis.url={address}"])[0]
+        assert "a" not in told.removeprefix("collect.redis.url=").replace("password", "")
+
+
+def test_a_password_of_the_command_line_is_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    words = ["train", "collect.redis.url=redis://:HUNTER2@host:1", "seed=1"]
+    monkeypatch.setattr(sys, "argv", words)
+    make(tmp_path, wandb_mode="offline").close()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in written)
+    assert not [path for path in written if b"HUNTER2" in path.read_bytes()]
+    assert sys.argv is words
 
 
 def test_finish_exactly_once_per_job(stub: Stub, tmp_path: Path) -> None:
