@@ -265,8 +265,8 @@ class CollectConfig(Group):
     order: Literal["near", "random", "fifo"] = "near"
     """Which waiting slices are learnt from first: newest versions, any, or the oldest."""
     max_staleness: int | None = Field(default=8, ge=0)
-    """Versions by which a frame may be older than the learner, for as long as it stays in the window;
-    slices that would be older are dropped and counted."""
+    """Versions by which a frame may be older than the learner, for as long as it stays in the window,
+    beside `clocks.lag`; slices that would be older are dropped and counted."""
     when_full: Literal["wait", "drop"] = "wait"
     """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
     max_restarts: int = Field(default=10, ge=0)
@@ -383,7 +383,7 @@ class Config(Group):
     """All random streams follow from it."""
     total_frames: int = Field(ge=1)
     """Budget in agent decisions, over all environments. Never exceeded, but by frames that were dropped
-    as too old where others collect; that is said."""
+    where others collect; that is said."""
     num_envs: int = Field(default=8, ge=1)
     """Environments stepped together. More: faster collection, shorter rollouts in each."""
     device: str = "auto"
