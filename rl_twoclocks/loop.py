@@ -71,8 +71,7 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         calibrating = session.calibrating
         if calibrating:
             # Collected without statistics: good for estimating them, not for learning. (What waits in a
-            # pool, or in a queue of `clocks.lag` rounds, was collected so too, and is learnt from all the
-            # same.)
+            # pool, or in a queue of `clocks.lag` rounds, was collected so too, and is learnt from.)
             parts.window.clear()
         elif orders.rescue:
             steering.rescue()
