@@ -314,17 +314,18 @@ def lag_scores(rows: Rows, asked: int) -> dict[tuple[str, int], list[float]]:
 def lag_figures(rows: Rows) -> dict[str, Figure]:
     """Compute scores under lag, and the largest total variation that was measured.
 
-    Where a task has runs of the final stage, only those count; else the screen's. Left out is what lacks
-    seeds. Intervals hold what the seeds of the reference leave open.
+    Where the final stage of a task has its reference, its runs alone count; else the screen's. What lacks
+    seeds is left out. Intervals hold what the seeds of the reference leave open.
     """
     figures: dict[str, Figure] = {}
     for task in sorted({row["task"] for row in rows}):
-        mine = [row for row in rows if row["task"] == task]
-        stage = "final" if any(row["stage"] == "final" for row in mine) else "screen"
-        asked = lag_seeds(stage, task)
-        gains = lag_gains([row for row in mine if row["stage"] == stage])
-        reference = lag_reference(gains, asked)
-        if not reference:
+        for stage in ("final", "screen"):
+            asked = lag_seeds(stage, task)
+            mine = [row for row in rows if row["task"] == task and row["stage"] == stage]
+            gains = lag_gains(mine)
+            if reference := lag_reference(gains, asked):
+                break
+        else:
             print(f"lag.*.{task}: left out, not all seeds are there at lag 0")
             continue
         command = [{"command": LAG_COMMAND.format(stage)}]

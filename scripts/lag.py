@@ -66,6 +66,8 @@ STAGES = {
 """Lags and first seed."""
 MARKS = {2: 0.95, 8: 0.8, 16: 0.6}
 """The score at which an objective holds, by lag."""
+COLOURS = [f"C{k}" for k in range(10)] + ["black"]
+"""Of the objectives, in their order."""
 BEST = 3
 U = 2048
 RUN = ("stage", "task", "objective", "lag", "seed")
@@ -262,14 +264,16 @@ def _picture(stage: str, task: str, rows: list[dict]) -> None:
             for lag, _ in curve
         ]
         width = 2.6 if objective == "twoclocks" else 1.4
-        (line,) = axes.plot(measured, middle, "-o", markersize=4, linewidth=width, label=objective)
+        colour = COLOURS[list(OBJECTIVES).index(objective)]
+        axes.plot(measured, middle, "-o", ms=4, linewidth=width, label=objective, color=colour)
         for age, (_, each) in zip(measured, curve, strict=True):
-            axes.plot([age] * len(each), each, ".", color=line.get_color(), alpha=0.35)
+            axes.plot([age] * len(each), each, ".", color=colour, alpha=0.35)
     axes.set(
         xlabel="measured staleness of the data, in versions", ylabel="score (1: best at lag 0)",
         title=f"{task}, {stage}: median over seeds, every seed as a dot", ylim=(-0.1, 1.25),
     )  # fmt: skip
     axes.set_xscale("symlog", linthresh=1)
+    axes.set_xticks(STAGES["final"][0], map(str, STAGES["final"][0]))
     axes.grid(alpha=0.25)
     axes.legend(ncols=2, frameon=False, fontsize=9)
     path = OUT / f"lag_{stage}_{task}.png"
