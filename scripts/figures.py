@@ -314,8 +314,8 @@ def lag_scores(rows: Rows, asked: int) -> dict[tuple[str, int], list[float]]:
 def lag_figures(rows: Rows) -> dict[str, Figure]:
     """Compute scores under lag, and the largest total variation that was measured.
 
-    Where the final stage of a task has its reference, its runs alone count; else those of the screen. What
-    lacks seeds is left out. Intervals hold what the seeds of the reference leave open.
+    Where the final stage of a task has its reference, its runs alone count; else the screen's. Left out
+    is what lacks seeds. Intervals hold what the seeds of the reference leave open.
     """
     figures: dict[str, Figure] = {}
     for task in sorted({row["task"] for row in rows}):
