@@ -135,7 +135,7 @@ class AsyncSource:
             "collect/restarts": float(self.restarts),
         } | self.heed.readings()
         count, total = self.taken_lengths
-        if lost[1] and count:
+        if lost[1] > 0 and count:
             readings["clock/dropped_length_ratio"] = (lost[2] / lost[1]) / (total / count)
         return readings
 
