@@ -217,6 +217,21 @@ def test_async_ratios_are_against_the_bound_and_the_best_synchronous_contender(
     assert found["async.vs_best_sync"]["value"] == pytest.approx(1200 / 1100, abs=1e-5)
 
 
+def test_async_return_is_a_ratio_above_a_random_policy_once_both_arms_are_whole(
+    tmp_path: Path,
+) -> None:
+    low = figures.RANDOM_RETURNS["halfcheetah"]
+    rows = [("async", seed, low + 90 + seed) for seed in (1, 2, 3)]
+    rows += [("sync", seed, low + 180 + 2 * seed) for seed in (1, 2)]
+    columns = ["arm", "seed", "return_mean"]
+    write_csv(tmp_path / "async_returns.csv", columns, rows)
+    assert compute(tmp_path) == {}
+    write_csv(tmp_path / "async_returns.csv", columns, [*rows, ("sync", 3, low + 186)])
+    found = compute(tmp_path)["async.return_ratio"]
+    assert found["value"] == pytest.approx(0.5, abs=1e-5)
+    assert found["n"] == 3 and found["low"] < 0.5 < found["high"]
+
+
 class TestAtari:
     def test_speed_and_memory_are_ratios_within_a_repeat(self, tmp_path: Path) -> None:
         columns = [*SPEED_COLUMNS, "rollout_mb", "grown_mb", "command"]
