@@ -103,7 +103,8 @@ def run(config: Config, session: Session, stop: StopSignal) -> None:
         readings["time/update_seconds"] = learned - collected
         readings["time/round_seconds"] = time.perf_counter() - started
         session.record(readings, stop)
-    session.make_up(stop)
+    if not stop:
+        session.make_up(stop)
     # A signal between two rounds finds the last one unsaved.
     session.save()
     session.draw()
