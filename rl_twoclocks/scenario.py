@@ -29,7 +29,7 @@ from rl_twoclocks.nearest import there_are
 from rl_twoclocks.record import read_metrics
 from rl_twoclocks.record.events import read_events
 
-EVALUATIONS = 20
+EVALUATIONS = {"smoke": 4, "short": 20, "full": 20}
 """Evaluations of a healthy run, from which collapses are told; other arms have them as often."""
 HEIGHT = 0.3
 """Share of what the healthy arm gains that a run has to have gained before it can fall."""
@@ -102,7 +102,7 @@ def words_of(scenario: ScenarioConfig, budget: str, arm: str, seed: int) -> list
         frames += config.clocks.lag * config.clocks.update_frequency
         words.append(f"total_frames={frames}")
     # The same for all arms: three evaluations in a row are a collapse.
-    every = max(composed(scenario, budget, "healthy").total_frames // EVALUATIONS, 1)
+    every = max(composed(scenario, budget, "healthy").total_frames // EVALUATIONS[budget], 1)
     return [*words, f"seed={seed}", f"eval.every_frames={every}", "logger=jsonl"]
 
 

@@ -4,7 +4,8 @@
 
 Copies results.csv, curves.png and further-arms.png of finished scenarios to docs/benchmarks/lab/, as
 <scenario>.csv, <scenario>.png and <scenario>-further.png, and writes docs/benchmarks/lab.md anew, from
-all that lie there. Nothing on that page is typed.
+all that lie there. Nothing on that page is typed. A folder `<scenario>-<budget>` of further arms alone
+adds them to the rows that are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import csv
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
+
+import rows as kept
 
 from rl_twoclocks import scenario, verdict
 from rl_twoclocks.config import ConfigError
@@ -24,6 +28,7 @@ from rl_twoclocks.scenario import Run
 from rl_twoclocks.verdict import Conclusion
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
+RUN = ("arm", "seed")
 HEAD = """<!-- Written by scripts/lab_results.py: nothing below is typed. -->
 
 # What the lab found
@@ -40,15 +45,14 @@ def keep(place: Path) -> None:
         SystemExit: the folder holds no conclusion, or none that decides anything; nothing was copied.
     """
     told, rows, curves = (place / name for name in ("conclusion.json", "results.csv", "curves.png"))
+    if rows.is_file() and not told.exists() and _add(place.name.rpartition("-")[0], rows):
+        return
     if lacking := [path.name for path in (told, rows, curves) if not path.is_file()]:
         raise SystemExit(
             f"{place} has no {', '.join(lacking)}: python -m rl_twoclocks.lab writes them"
         )
     name = str(json.loads(told.read_text())["scenario"])
-    try:
-        found = concluded(name, rows)[-1]
-    except (ConfigError, ValueError, KeyError) as error:
-        raise SystemExit(f"{rows} is no result of the lab: {error}") from error
+    found = _read(name, rows)[-1]
     if found.verdict.startswith("undecided"):
         raise SystemExit(f"{place} decides nothing: {found.verdict}")
     (OUT / "lab").mkdir(parents=True, exist_ok=True)
@@ -58,6 +62,31 @@ def keep(place: Path) -> None:
     further.unlink(missing_ok=True)
     if (place / "further-arms.png").is_file():
         shutil.copyfile(place / "further-arms.png", further)
+
+
+def _add(name: str, rows: Path) -> bool:
+    """Add further arms to the rows that are kept of a scenario; False where there are none to add to."""
+    path = OUT / "lab" / f"{name}.csv"
+    if not name or not path.is_file():
+        return False
+    more, arms = kept.read(rows), list(scenario.every_arm(scenario.load(name)))
+    mine = kept.keys(more, RUN)
+    merged = [*(row for row in kept.read(path) if not kept.keys([row], RUN) & mine), *more]
+    merged.sort(key=lambda row: (arms.index(row["arm"]), int(row["seed"])))
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "results.csv"
+        kept.write(whole, merged)
+        _read(name, whole)
+        shutil.copyfile(whole, path)
+    return True
+
+
+def _read(name: str, rows: Path) -> tuple[ScenarioConfig, list[Run], Conclusion]:
+    """Return what `concluded` does, or say that it is no result."""
+    try:
+        return concluded(name, rows)
+    except (ConfigError, ValueError, KeyError) as error:
+        raise SystemExit(f"{rows} is no result of the lab: {error}") from error
 
 
 def concluded(name: str, rows: Path) -> tuple[ScenarioConfig, list[Run], Conclusion]:

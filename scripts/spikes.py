@@ -42,7 +42,8 @@ OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
 PERIOD = 5
 """Rounds between broadcasts."""
 RUN = ("arm", "seed")
-
+CORE = ("fault", "cure")
+"""Arms of spikes.png; further ones are drawn apart."""
 
 LOSS, KL = "diag/critic_loss_first_pass", "diag/kl_behaviour"
 
@@ -103,11 +104,15 @@ def collect(runs: Path) -> int:
         print(f"no finished run below {runs}")
         return 1
     kept.merge(OUT / "spikes.csv", rows, RUN)
-    _picture(shown)
+    core = {arm: found for arm, found in shown.items() if arm in CORE}
+    further = {arm: found for arm, found in shown.items() if arm not in CORE}
+    for name, some in (("spikes.png", core), ("spikes-further.png", further)):
+        if some:
+            _picture(name, some)
     return 0
 
 
-def _picture(shown: dict[str, tuple[np.ndarray, int]]) -> None:
+def _picture(name: str, shown: dict[str, tuple[np.ndarray, int]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,7 +128,7 @@ def _picture(shown: dict[str, tuple[np.ndarray, int]]) -> None:
         phases = [x[np.arange(x.size) % period == k].mean() for k in range(period)]
         right.bar(np.arange(period), np.array(phases) - x.mean())
         right.set(title="mean by place in the period", xlabel=f"round modulo {period}")
-    path = OUT / "spikes.png"
+    path = OUT / name
     figure.savefig(path, dpi=110)
     plt.close(figure)
     print(f"wrote {path.name}")

@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,10 @@ import torch
 
 # Tiny tensor operations on two threads are many times slower on a busy machine.
 torch.set_num_threads(1)
+
+# Started by nohup or with `&` these would be ignored, and by whatever a test starts too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

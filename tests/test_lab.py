@@ -61,7 +61,7 @@ def test_the_words_of_a_run() -> None:
     config = compose(scenario.words_of(found, "short", "fault", 3))
     # Eight rounds fill the queue.
     assert (config.seed, config.total_frames) == (3, 200_000 + 8 * 2048)
-    assert config.eval.every_frames == 200_000 // scenario.EVALUATIONS
+    assert config.eval.every_frames == 200_000 // scenario.EVALUATIONS["short"]
     assert not config.logger.wandb
     longer = scenario.composed(scenario.load("big_batch"), "short", "long_6144")
     assert longer.total_frames == 2 * 200_000

@@ -51,6 +51,36 @@ def test_the_page_is_made_of_all_rows_that_are_kept(
     assert main() == text, "the same rows give the same page"
 
 
+def test_further_arms_are_added_to_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "docs"
+    monkeypatch.setattr(lab_results, "OUT", out)
+
+    def main(place: Path) -> list[dict[str, str]]:
+        monkeypatch.setattr("sys.argv", ["lab_results.py", str(place)])
+        assert lab_results.main() == 0
+        return lab_results.kept.read(out / "lab" / "policy_lag.csv")
+
+    further = tmp_path / "policy_lag-short"
+    further.mkdir()
+    runs = [Run("vtrace_8", 500 + k, 900.0, frames=FRAMES, curve=()) for k in range(10)]
+    scene = scenario.load("policy_lag")
+    scenario.write_results(scene, "short", runs, further / "results.csv")
+    with pytest.raises(SystemExit, match="has no conclusion"):
+        main(further)
+    _finish(tmp_path / "lag", "policy_lag", faulty=0.1)
+    core = main(tmp_path / "lag")
+    both = main(further)
+    assert [row for row in both if row["arm"] != "vtrace_8"] == core
+    assert main(further) == both, "rows of the same runs take their place"
+    assert "V-trace is better than PPO at lag 8" in (out / "lab.md").read_text()
+    scenario.write_results(scene, "full", runs, further / "results.csv")
+    with pytest.raises(SystemExit, match="no result of the lab"):
+        main(further)
+    assert lab_results.kept.read(out / "lab" / "policy_lag.csv") == both
+
+
 def test_a_folder_without_a_conclusion_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
