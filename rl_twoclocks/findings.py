@@ -399,7 +399,7 @@ def of_configuration(overrides: list[str]) -> Report:
                 "" if reuse <= MAX_REUSE
                 else f"clocks.update_epochs={max(1, int(allowed))}"),
         Finding("predicted staleness", "clocks",
-                f"mean {lag.mean:.3g}, max {lag.oldest:.3g} versions", "mean below 8",
+                f"mean {lag.words()[1]}, max {lag.words()[2]} versions", "mean below 8",
                 "fine" if lag.mean < 8 else "warn", "" if lag.mean < 8 else older),
         *_learning_rate(config),
         *[Finding("note", "configuration", note, "-", "watch", "") for note in derived.notes],

@@ -34,7 +34,13 @@ class Lag:
     """Of the newest frames."""
     mean: float
     """Of all frames of the window."""
-    oldest: float
+    oldest: float | None
+    """None: nothing bounds it."""
+
+    def words(self) -> tuple[str, str, str]:
+        """Newest, mean and oldest, for a reader."""
+        oldest = "any" if self.oldest is None else f"{self.oldest:.3g}"
+        return f"{self.newest:.3g}", f"{self.mean:.3g}", oldest
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class FlowMap:
         out += [f"lag in versions   {'newest':>8} {'mean':>8} {'oldest':>8}"]
         for name, lag in (("predicted", self.predicted), ("measured", self.measured)):
             if lag is not None:
-                out.append(f"{name:<17} {lag.newest:>8.3g} {lag.mean:>8.3g} {lag.oldest:>8.3g}")
+                out.append(f"{name:<17}" + "".join(f" {word:>8}" for word in lag.words()))
         return "\n".join(out)
 
     def svg(self) -> str:
@@ -113,10 +119,8 @@ class FlowMap:
             (("predicted", self.predicted), ("measured", self.measured))
         ):
             if lag is not None:
-                text = (
-                    f"lag in versions, {name}: newest {lag.newest:.3g}, mean {lag.mean:.3g}, "
-                    f"oldest {lag.oldest:.3g}"
-                )
+                newest, mean, oldest = lag.words()
+                text = f"lag in versions, {name}: newest {newest}, mean {mean}, oldest {oldest}"
                 parts.append(f'<text x="{gap}" y="{bottom + 62 + k * 22}">{text}</text>')
         return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -174,30 +178,34 @@ def of_configuration(config: Config, derived: Derived) -> FlowMap:
 def predict(config: Config) -> Lag:
     """What the configuration lets one expect.
 
-    A window of B frames holds ceil(B / U) rollouts, each one version older than the next. Rollouts
-    are as old as what delays them: the lag on purpose, half the interval between publications, and
-    where others collect one version, since they begin a rollout before the one under way is learnt.
-    The pool's slots make most data older only where it is taken in order of arrival or at random; with
-    the newest first, a slice that is left over waits until it is nearly too old.
+    A window of B frames holds ceil(B / U) rollouts, each one version older than the next; of the oldest
+    it holds what the others leave. Rollouts are as old as what delays them: the lag on purpose, half the
+    interval between publications, and where others collect one version, since they begin a rollout
+    before the one under way is learnt. The pool's slots, taken as full, make most data older only where
+    it is taken in order of arrival or at random. With the newest first, a slice that is left over waits
+    until it is nearly too old; at random it may wait for ever.
     """
     c, collect = config.clocks, config.collect
     held = math.ceil(c.batch_size / c.update_frequency)
-    worst: float = oldest_policy(c)
-    newest = worst / 2
+    acts = oldest_policy(c)
+    newest = acts / 2
+    worst: float | None = acts
     if collect.mode != "sync":
-        queued = max(collect.slots // collect.workers, 2)
+        queued = math.ceil(collect.slots / collect.workers)
         newest += (
             1 if collect.order == "near" else queued if collect.order == "fifo" else queued / 2
         )
-        worst += queued + 1
+        worst = acts + queued + 1 if collect.order == "fifo" else None
         if collect.max_staleness is not None:
             limit = collect.max_staleness - (held - 1)
             newest = min(newest, limit)
-            worst = limit if collect.order == "near" else min(worst, limit)
+            worst = limit if worst is None else min(worst, limit)
     # The delay comes after the pool and its limit.
     delay = c.lag if c.lag_mode == "queue" else 0
-    newest, worst = newest + delay, worst + delay
-    return Lag(newest, newest + (held - 1) / 2, worst + held - 1)
+    newest += delay
+    frames = (min(c.batch_size - k * c.update_frequency, c.update_frequency) for k in range(held))
+    stay = sum(age * count for age, count in enumerate(frames)) / c.batch_size
+    return Lag(newest, newest + stay, None if worst is None else worst + delay + held - 1)
 
 
 def of_run(directory: Path) -> FlowMap:

@@ -288,7 +288,9 @@ class Learner:
                 f"{step % per_pass + 1}; the step was not taken"
             )
         steps = float(applied.sum())
-        mean = torch.where(applied.unsqueeze(-1), rows, 0.0).sum(0) / steps
+        # Where no step was taken, the readings are of those that would have been.
+        counted = applied if steps else finite
+        mean = rows[counted].mean(0)
         passes = torch.stack([part.mean(0) for part in rows.split(per_pass)])
         self.by_pass = {name: passes[:, READINGS.index(name)].tolist() for name in BY_PASS}
         named = dict(zip((*READINGS, *self.update.flat.names), mean.tolist(), strict=True))

@@ -174,6 +174,13 @@ def _check(config: Config) -> None:
             f"algo.importance_power={algo.importance_power:g} needs weights without a cap: write "
             "algo.max_importance_ratio=100 algo.importance_ratio_start=null"
         )
+    start = algo.importance_ratio_start
+    if algo.objective == "centred" and start is not None and start < 1:
+        # Without importance sampling the weight is 1, and so is that of what is taken off.
+        raise ConfigError(
+            f"algo.importance_ratio_start={start:g} would lower the weights of 1 that "
+            "algo.objective=centred has: write algo.importance_ratio_start=null"
+        )
     if c.minibatch_size > c.batch_size:
         raise ConfigError(
             f"clocks.minibatch_size={c.minibatch_size} is larger than the window of "

@@ -167,6 +167,7 @@ class Session:
             if parts.delay.queue:
                 parts.delay.clear()
                 parts.episodes.lose_open()
+                parts.normalizer.discounted[:] = 0.0
             limit = 0
         while True:
             try:

@@ -61,7 +61,7 @@ def dead_workers(pids: list[int], seconds: float = 10.0) -> bool:
 def test_near_versions_come_first_and_old_ones_are_dropped(
     order: str, limit: int | None, taken: list[int], dropped: list[int]
 ) -> None:
-    found = choose([5, 3, 6, 5], 2, 7, limit, order, random.Random(0))
+    found = choose([5, 3, 6, 5], 2, 2, 7, limit, order, random.Random(0))
     assert found == (taken, dropped)
 
 
@@ -72,7 +72,7 @@ def test_near_versions_first_wastes_nothing_where_workers_wait(workers: int, slo
     ages = []
     for version in range(100):
         shelf += [max(version - 1, 0)] * (slots - len(shelf))
-        taken, too_old = choose(shelf, workers, version, 8, "near", random.Random(0))
+        taken, too_old = choose(shelf, workers, workers, version, 8, "near", random.Random(0))
         assert not too_old
         ages += [version - shelf[i] for i in taken]
         shelf = [v for i, v in enumerate(shelf) if i not in taken]
@@ -85,15 +85,21 @@ def test_near_versions_come_first_where_not_all_can_be_saved() -> None:
     ages = []
     for version in range(100):
         shelf += [max(version - 1, 0)] * (16 - len(shelf))
-        taken, too_old = choose(shelf, 1, version, 2, "near", random.Random(0))
+        taken, too_old = choose(shelf, 1, 1, version, 2, "near", random.Random(0))
         ages += [version - shelf[i] for i in taken]
         shelf = [v for i, v in enumerate(shelf) if i not in {*taken, *too_old}]
     assert set(ages[2:]) == {1}
 
 
+def test_what_later_rounds_take_counts_where_this_one_lacks_few() -> None:
+    # One slice is lacking now, four are taken in the next round: all three can be used.
+    taken, too_old = choose([3, 4, 4], 1, 4, 5, 2, "near", random.Random(0))
+    assert (taken, too_old) == ([0], [])
+
+
 def test_a_random_order_takes_every_slice_equally_often() -> None:
     stream = random.Random(0)
-    first = [choose([1, 2, 3], 1, 3, None, "random", stream)[0][0] for _ in range(600)]
+    first = [choose([1, 2, 3], 1, 1, 3, None, "random", stream)[0][0] for _ in range(600)]
     assert all(150 < first.count(i) < 250 for i in range(3))
 
 

@@ -195,6 +195,12 @@ def test_centring_with_capped_weights_is_refused(cap: str) -> None:
     settle(compose(["algo=centred", cap]))
 
 
+@pytest.mark.parametrize("algo", ["centred", "twoclocks"])
+def test_centring_with_weights_below_1_is_refused(algo: str) -> None:
+    with pytest.raises(ConfigError, match=r"importance_ratio_start=0\.1 would lower the weights"):
+        settle(compose([f"algo={algo}", "algo.importance_ratio_start=0.1"]))
+
+
 def test_a_schedule_that_ends_before_it_begins_is_refused() -> None:
     assert "optim.anneal_frames" in refused("optim.anneal_frames=0")
 

@@ -21,6 +21,7 @@ from tests.envs import overrides, run_config
     [
         [],
         ["clocks.batch_size=256"],
+        ["clocks.batch_size=96"],
         ["clocks.lag=3"],
         ["clocks.lag=2", "clocks.batch_size=192"],
         ["clocks.publish_interval=4", "normalize.calibrate=false"],
@@ -74,6 +75,21 @@ def test_the_pool_is_drawn_as_it_is() -> None:
 def test_near_first_lets_what_is_left_over_wait_as_long_as_it_may() -> None:
     assert draw(["task=pendulum", "collect=async"]).predicted.oldest == 8.0
     assert draw(["task=pendulum", "collect=async", "collect.order=fifo"]).predicted.oldest == 5.0
+
+
+def test_at_random_a_slice_may_wait_as_long_as_the_limit_lets_it() -> None:
+    words = ["task=pendulum", "collect=async", "collect.order=random"]
+    assert draw(words).predicted.oldest == 8.0
+    free = draw([*words, "collect.max_staleness=null"])
+    assert free.predicted.oldest is None
+    assert free.text().endswith("any") and "oldest any" in free.svg()
+    assert json.loads(json.dumps(free.as_dict()))["predicted"]["oldest"] is None
+
+
+def test_behind_redis_all_generators_share_the_slots() -> None:
+    words = ["task=pendulum", "num_envs=8", "collect.workers=8", "collect.order=fifo"]
+    assert draw([*words, "collect=redis", "collect.slots=4"]).predicted.oldest == 2.0
+    assert draw([*words, "collect=async", "collect.slots=4"]).predicted.oldest == 3.0
 
 
 def test_a_run_that_has_measured_nothing_is_drawn_as_configured(tmp_path: Path) -> None:

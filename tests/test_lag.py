@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_lag_is_part_of_the_checkpoint(lag: list[str], tmp_path: Path) -> None:
     for one, two in zip(whole, resumed, strict=True):
         for key in ("train/loss", "clock/staleness_mean", "frames", "train/kl"):
             assert one.get(key) == two.get(key)
+
+
+def test_a_round_without_a_step_has_readings(tmp_path: Path) -> None:
+    """Gradients of old parameters are beyond the KL limit from the first minibatch on."""
+    words = ["clocks.gradient_lag=3", "algo.target_kl=1e-9", "total_frames=320"]
+    rl_twoclocks.train(run_config("Target", tmp_path, *words))
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/steps" in row]
+    assert any(row["train/steps"] == 0 for row in rows)
+    for row in rows:
+        assert all(math.isfinite(row[key]) for key in ("train/loss", "train/kl", "grad_norm/total"))
 
 
 @pytest.mark.parametrize("lag", [1, 3])

@@ -307,6 +307,19 @@ def test_partitions_are_taken_near_first_bounded_and_expired(server: Server) -> 
 
 
 @redis_server
+def test_what_later_rounds_take_counts_where_this_one_lacks_few(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    queue = RedisQueue(server.url, "run", patience=5)
+    queue.open("{}", 0, b"")
+    for version, name in ((3, b"a"), (4, b"b"), (4, b"c")):
+        assert queue.push(name, version, 4, "wait")
+    assert queue.take(1, 5, 2, "near", 0, per_round=4) == ([b"a"], 0)
+    assert queue.drop_all() == 2
+    assert queue.readings().waiting == 0 and queue.drop_all() == 0
+
+
+@redis_server
 def test_at_random_every_slice_that_waits_is_as_likely(server: Server) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
 

@@ -191,10 +191,13 @@ class AsyncSource:
         waiting.sort()
         for number, index, _, stamp in waiting:
             self.heed.slice(index, number, stamp)
-        wanted = self.collect.workers - len(taken)
+        per_round = self.collect.workers
+        wanted = per_round - len(taken)
         stamps = [stamp for *_, stamp in waiting]
         order = self.collect.order
-        good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
+        good, too_old = choose(
+            stamps, wanted, per_round, version, max_staleness, order, self.stream
+        )
         for i in (*too_old, *good):
             self.heard[waiting[i][1]] = self.clock.now()
         for i in too_old:

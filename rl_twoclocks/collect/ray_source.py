@@ -132,10 +132,13 @@ class RaySource:
             self._gather()
             # Who was started again has the time that all have.
             heard = self.clock.now() if self.restarts > restarts else heard
-            wanted = self.collect.workers - len(taken)
+            per_round = self.collect.workers
+            wanted = per_round - len(taken)
             stamps = [stamp for stamp, _ in self.waiting]
             order = self.collect.order
-            good, too_old = choose(stamps, wanted, version, max_staleness, order, self.stream)
+            good, too_old = choose(
+                stamps, wanted, per_round, version, max_staleness, order, self.stream
+            )
             taken += [self.waiting[i][1] for i in good]
             old = sum(self.waiting[i][1].numel() for i in too_old)
             frames += old

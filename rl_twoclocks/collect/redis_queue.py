@@ -60,6 +60,15 @@ redis.call('HSET', KEYS[4], ARGV[7], ARGV[8])
 redis.call('EXPIRE', KEYS[4], ARGV[6])
 return 1
 """
+_DROP = """
+local dropped = 0
+for _, v in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  dropped = dropped + redis.call('LLEN', ARGV[1] .. v)
+  redis.call('DEL', ARGV[1] .. v)
+end
+redis.call('DEL', KEYS[1])
+return dropped
+"""
 _TAKE = """
 if redis.call('EXISTS', KEYS[2]) == 0 then return {-1} end
 local expired = 0
@@ -75,8 +84,10 @@ if ARGV[4] == 'near' then
   -- another round, the oldest.
   local waiting, slack = 0, 0
   for _, v in ipairs(versions) do
-    waiting = waiting + redis.call('LLEN', ARGV[1] .. v)
-    slack = math.max(slack, math.ceil(waiting / tonumber(ARGV[3])) - tonumber(v) + below)
+    local here = redis.call('LLEN', ARGV[1] .. v)
+    waiting = waiting + here
+    local later = math.max(math.ceil((waiting - tonumber(ARGV[3])) / tonumber(ARGV[8])), 0)
+    if here > 0 then slack = math.max(slack, 1 + later - tonumber(v) + below) end
   end
   if slack ~= 1 then versions = redis.call('ZREVRANGE', KEYS[1], 0, -1) end
 end
@@ -174,6 +185,7 @@ class RedisQueue:
         self.sender, self.sent = f"{platform.node()}/{os.getpid()}-{uuid.uuid4().hex}", 0
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
+        self._drop = self.server.register_script(_DROP)
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -269,10 +281,12 @@ class RedisQueue:
         max_staleness: int | None,
         order: str,
         draw: int,
+        per_round: int | None = None,
         largest: int = 2**29,
     ) -> tuple[list[bytes], int] | None:
         """At most `wanted` slices, and how many were dropped; None if the run is gone.
 
+        Later rounds take `per_round` slices each; None: as many as this one.
         Dropped are those that are too old, and those whose reply was lost on its way. A message of more
         than `largest` bytes is dropped and comes as an empty one. `fifo` goes by version, and by arrival
         within one.
@@ -282,6 +296,7 @@ class RedisQueue:
         oldest = -(2**31) if max_staleness is None else version - max_staleness
         keys = [self.prefix + key for key in ("versions", "config", "taken")]
         arguments: list[Any] = [self.prefix + "slices:", oldest, wanted, order, draw, largest, LIFE]
+        arguments.append(wanted if per_round is None else per_round)
         result: Any = self._try(lambda: self._take(keys, arguments))
         if result[0] == -1:
             self.taken = 0
@@ -319,13 +334,8 @@ class RedisQueue:
 
     def drop_all(self) -> int:
         """Drop what waits; how many slices it was."""
-        waiting = self.readings().waiting
-        keys = [self.prefix + "versions"]
-        self._try(
-            lambda: [self.server.delete(k) for k in self.server.scan_iter(self.prefix + "slices:*")]
-        )
-        self._try(lambda: self.server.delete(*keys))
-        return waiting
+        keys, arguments = [self.prefix + "versions"], [self.prefix + "slices:"]
+        return int(self._try(lambda: self._drop(keys, arguments)))
 
     def close(self) -> None:
         """Take the sitting off the server, if it is there: generators see it and end."""

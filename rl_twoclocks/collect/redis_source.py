@@ -164,7 +164,8 @@ class RedisSource:
         while True:
             if should_stop():
                 return None
-            wanted = self.collect.workers - len(taken)
+            per_round = self.collect.workers
+            wanted = per_round - len(taken)
             try:
                 if not self.opened:
                     self._open()
@@ -173,7 +174,9 @@ class RedisSource:
                 if self.unsaid or self.undropped:
                     self._make_up()
                 order, draw = self.collect.order, self.stream.randrange(2**31)
-                found = self.queue.take(wanted, version, max_staleness, order, draw, self.largest)
+                found = self.queue.take(
+                    wanted, version, max_staleness, order, draw, per_round, self.largest
+                )
                 if found is None:
                     # The server was started anew and knows nothing: generators wait for this.
                     self._announce()

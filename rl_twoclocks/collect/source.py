@@ -141,6 +141,7 @@ class SyncSource:
 def choose(
     versions: Sequence[int],
     wanted: int,
+    per_round: int,
     version: int,
     max_staleness: int | None,
     order: str,
@@ -150,7 +151,7 @@ def choose(
 
     Args:
         versions: of the slices, oldest arrival first.
-        wanted: how many to take.
+        wanted: how many to take now, and `per_round` in every later round.
         version: the learner's.
         max_staleness: versions by which a slice may be older; None: any.
         order: near (newest version first; where all that waits can still be taken in time, but not if
@@ -170,7 +171,7 @@ def choose(
         oldest_first = (
             max_staleness is not None
             and good
-            and _rescue([max_staleness - version + versions[i] for i in good], wanted)
+            and _rescue([max_staleness - version + versions[i] for i in good], wanted, per_round)
         )
         good.sort(key=lambda i: versions[i] if oldest_first else -versions[i])
     elif order == "random":
@@ -178,14 +179,17 @@ def choose(
     return good[:wanted], too_old
 
 
-def _rescue(left: list[int], wanted: int) -> bool:
+def _rescue(left: list[int], wanted: int, per_round: int) -> bool:
     """Whether the oldest have to be taken now, so that nothing that waits is wasted.
 
     Args:
         left: rounds for which each slice that waits may still be taken after this one.
-        wanted: slices a round.
+        wanted: slices that are still taken in this round, and `per_round` in every later one.
     """
     # The newest first for ever would leave the others to expire. Where not all can be saved, saving
     # what is oldest would make all that is learnt from as old as it may be.
-    slack = max(-(-number // wanted) - rounds for number, rounds in enumerate(sorted(left), 1))
+    slack = max(
+        1 + max(-(-(number - wanted) // per_round), 0) - rounds
+        for number, rounds in enumerate(sorted(left), 1)
+    )
     return slack == 1

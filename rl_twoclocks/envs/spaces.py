@@ -181,10 +181,14 @@ def is_image(space: gym.Space) -> bool:
 
 
 def flat_mask(mask: Any, batched: bool = False) -> Array:
-    """A mask of a Discrete space, or the tuple of masks of a MultiDiscrete one, as one bool array."""
-    if isinstance(mask, tuple):
-        mask = np.concatenate([np.asarray(part) for part in mask], axis=int(batched))
-    return np.asarray(mask) != 0
+    """A mask of a Discrete space, or those of a MultiDiscrete one (a tuple, or one array of any shape).
+
+    As one bool array [entries], with `batched` [N, entries].
+    """
+    parts = mask if isinstance(mask, tuple) else (mask,)
+    flat = [np.asarray(part).reshape(len(part) if batched else 1, -1) for part in parts]
+    joined = np.concatenate(flat, axis=1) != 0
+    return joined if batched else joined[0]
 
 
 def _choices(space: gym.Space) -> list[int]:

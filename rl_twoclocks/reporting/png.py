@@ -125,7 +125,8 @@ def _draw_flow(flow: FlowMap, path: Path) -> Path:
         (("predicted", flow.predicted), ("measured", flow.measured))
     ):
         if lag is not None:
-            words = f"newest {lag.newest:.3g}, mean {lag.mean:.3g}, oldest {lag.oldest:.3g}"
+            newest, mean, oldest = lag.words()
+            words = f"newest {newest}, mean {mean}, oldest {oldest}"
             axes.text(0.05, -0.2 - 0.15 * number, f"lag in versions, {name}: {words}", fontsize=8)
     return _save(picture, path)
 

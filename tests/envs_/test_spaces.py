@@ -14,7 +14,7 @@ from gymnasium import spaces
 import rl_twoclocks
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.config_commands import EvalCommandConfig, ExportCommandConfig
-from rl_twoclocks.envs.spaces import Actions, Encoding
+from rl_twoclocks.envs.spaces import Actions, Encoding, flat_mask
 from rl_twoclocks.eval import evaluate_checkpoint
 from rl_twoclocks.export import export
 from rl_twoclocks.models import ActionMap
@@ -58,6 +58,19 @@ def test_masks_of_several_choices_are_filled_up_to_a_grid() -> None:
     encoded = encoding(np.array([[0.5], [0.25]], np.float32), masks)
     assert encoded.tolist() == [[0.5, 1, 0, 1, 0, 1, 0], [0.25, 0, 1, 0, 0, 0, 0]]
     assert encoding.blocked(encoded).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "mask", [spaces.MultiBinary((2, 3)), spaces.MultiBinary(6), spaces.Box(0, 1, (2, 3), np.int8)]
+)
+def test_masks_of_several_choices_come_in_any_shape(mask: gym.Space) -> None:
+    actions = spaces.MultiDiscrete([3, 3])
+    given = np.array([[[1, 0, 1], [0, 1, 1]], [[0, 1, 0], [1, 0, 0]]], np.int8)
+    flat = given.reshape(2, 6)
+    encoding = Encoding(spaces.Dict(action_mask=mask, own=TWO), actions)
+    seen = {"action_mask": given.reshape(2, *mask.shape), "own": np.array([0, 1])}
+    assert encoding(seen)[:, -6:].tolist() == flat.tolist()
+    assert flat_mask(given[0]).tolist() == flat[0].astype(bool).tolist()
 
 
 @pytest.mark.parametrize(
