@@ -314,28 +314,34 @@ def lag_scores(rows: Rows, asked: int) -> dict[tuple[str, int], list[float]]:
 def lag_figures(rows: Rows) -> dict[str, Figure]:
     """Compute scores under lag, and the largest total variation that was measured.
 
-    Where the final stage of a task has its reference, its runs alone count; else the screen's. Left out
-    is what lacks seeds. Intervals hold what the seeds of the reference leave open.
+    Objectives that the final stage of a task tried count with its runs alone, as soon as it has its
+    reference; others with the screen's. Left out is what lacks seeds. Intervals hold what the seeds of
+    the reference leave open.
     """
     figures: dict[str, Figure] = {}
     for task in sorted({row["task"] for row in rows}):
+        told: set[str] = set()
         for stage in ("final", "screen"):
             asked = lag_seeds(stage, task)
-            mine = [row for row in rows if row["task"] == task and row["stage"] == stage]
+            mine = [row for row in rows if (row["task"], row["stage"]) == (task, stage)]
             gains = lag_gains(mine)
-            if reference := lag_reference(gains, asked):
-                break
-        else:
-            print(f"lag.*.{task}: left out, not all seeds are there at lag 0")
-            continue
-        command = [{"command": LAG_COMMAND.format(stage)}]
-        for (objective, lag), each in sorted(gains.items()):
-            if len(each) < asked:
+            if not (reference := lag_reference(gains, asked)):
                 continue
-            score = combined([each, reference], lambda gain, one: gain / one)
-            figures[f"lag.{objective}.{task}.{lag}"] = figure(
-                *score, len(each), "score (1: best objective at lag 0)", command
-            )
+            command = [{"command": LAG_COMMAND.format(stage)}]
+            tried = {objective for objective, _ in gains} - told
+            if stage == "final":
+                # Not those that have no run of their own, but that of another objective without lag.
+                tried &= {row["objective"] for row in mine}
+            for (objective, lag), each in sorted(gains.items()):
+                if objective not in tried or len(each) < asked:
+                    continue
+                score = combined([each, reference], lambda gain, one: gain / one)
+                figures[f"lag.{objective}.{task}.{lag}"] = figure(
+                    *score, len(each), "score (1: best objective at lag 0)", command
+                )
+            told |= tried
+        if not told:
+            print(f"lag.*.{task}: left out, not all seeds are there at lag 0")
     most = float(np.nanmax([float(row["total_variation"]) for row in rows]))
     figures["lag.max_tv"] = count(most, len(rows), "total variation", LAG_COMMAND.format("screen"))
     return figures

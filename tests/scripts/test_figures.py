@@ -179,6 +179,35 @@ class TestLag:
         assert value["lag.centred.hopper.8"] == 0.75 and "lag.clipped.hopper.7" not in value
         assert value["lag.max_tv"] == 0.8
 
+    def test_what_the_final_stage_did_not_try_counts_with_the_screen(self, tmp_path: Path) -> None:
+        screen = [
+            *self.rows("clipped", 0, 122.0, 122.0, 122.0),
+            *self.rows("decoupled", 8, 72.0, 72.0, 72.0),
+            *self.rows("twoclocks", 0, 72.0, 72.0, 72.0),
+            *self.rows("twoclocks", 2, 72.0, 72.0, 72.0),
+        ]
+        final = [
+            ("final", "cartpole", objective, lag, k, value, 0.1)
+            for objective, lag, value in (
+                ("clipped", 0, 222.0),
+                ("twoclocks", 0, 122.0),
+                ("twoclocks", 8, 222.0),
+            )
+            for k in range(10)
+        ]
+        write_csv(tmp_path / "lag.csv", list(self.COLUMNS), [*screen, *final])
+        found = compute(tmp_path)
+        assert {name: found[name]["value"] for name in found if name.count(".") == 3} == {
+            "lag.clipped.cartpole.0": 1.0,
+            "lag.twoclocks.cartpole.0": 0.5,
+            "lag.twoclocks.cartpole.8": 1.0,
+            "lag.decoupled.cartpole.0": 1.0,
+            "lag.decoupled.cartpole.8": 0.5,
+            "lag.geppo.cartpole.0": 1.0,
+            "lag.vtrace.cartpole.0": 1.0,
+        }
+        assert "--stage screen" in str(found["lag.decoupled.cartpole.8"])
+
     def test_there_are_no_scores_before_all_seeds_are_there_without_lag(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
