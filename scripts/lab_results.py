@@ -70,8 +70,7 @@ def _add(name: str, rows: Path) -> bool:
     if not name or not path.is_file():
         return False
     more, arms = kept.read(rows), list(scenario.every_arm(scenario.load(name)))
-    mine = kept.keys(more, RUN)
-    merged = [*(row for row in kept.read(path) if not kept.keys([row], RUN) & mine), *more]
+    merged = [*kept.others(path, more, RUN), *more]
     merged.sort(key=lambda row: (arms.index(row["arm"]), int(row["seed"])))
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "results.csv"

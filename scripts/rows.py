@@ -48,9 +48,14 @@ def merge(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict
     return merged
 
 
-def _merged(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict]:
+def others(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV that `rows`, known by `columns`, do not take the place of."""
     mine = keys(rows, columns)
-    kept = [row for row in read(path) if not keys([row], columns) & mine]
+    return [row for row in read(path) if not keys([row], columns) & mine]
+
+
+def _merged(path: Path, rows: Sequence[dict], columns: Sequence[str]) -> list[dict]:
+    kept = others(path, rows, columns)
 
     def order(row: dict) -> list[tuple[float, str]]:
         words = [str(row[column]) for column in columns]

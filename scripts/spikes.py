@@ -42,8 +42,7 @@ OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
 PERIOD = 5
 """Rounds between broadcasts."""
 RUN = ("arm", "seed")
-CORE = ("fault", "cure")
-"""Arms of spikes.png; further ones are drawn apart."""
+
 
 LOSS, KL = "diag/critic_loss_first_pass", "diag/kl_behaviour"
 
@@ -72,7 +71,8 @@ def collect(runs: Path) -> int:
     """Write every finished run into spikes.csv, where others stay; draw one run of each arm."""
     rows: list[dict] = []
     shown: dict[str, tuple[np.ndarray, int]] = {}
-    arms = scenario.every_arm(scenario.load("stale_broadcast"))
+    scene = scenario.load("stale_broadcast")
+    arms = scenario.every_arm(scene)
     for place in over(runs, "*/seed*"):
         arm, seed = place.parent.name, int(place.name.removeprefix("seed"))
         if arm not in arms or arm == "healthy":
@@ -104,8 +104,9 @@ def collect(runs: Path) -> int:
         print(f"no finished run below {runs}")
         return 1
     kept.merge(OUT / "spikes.csv", rows, RUN)
-    core = {arm: found for arm, found in shown.items() if arm in CORE}
-    further = {arm: found for arm, found in shown.items() if arm not in CORE}
+    # As the lab does, further arms apart.
+    core = {arm: found for arm, found in shown.items() if arm in scene.arms}
+    further = {arm: found for arm, found in shown.items() if arm in scene.controls}
     for name, some in (("spikes.png", core), ("spikes-further.png", further)):
         if some:
             _picture(name, some)
