@@ -10,7 +10,15 @@ from tensordict import TensorDict
 
 from rl_twoclocks import evaluate
 from rl_twoclocks.clocks import Clocks
-from rl_twoclocks.collect import BehaviourPolicy, Delay, Episodes, Ring, Source, make_source
+from rl_twoclocks.collect import (
+    BehaviourPolicy,
+    Delay,
+    Episodes,
+    Ring,
+    Source,
+    check_source,
+    make_source,
+)
 from rl_twoclocks.config import Config, ConfigError
 from rl_twoclocks.envs import BatchedEnv, make_env
 from rl_twoclocks.learner import Learner
@@ -124,6 +132,12 @@ class Parts:
             self.window.cut()
             self.forget_open_episodes()
 
+    def lose_delayed(self) -> None:
+        """Drop what waits in the queue: a hole in time, after which all sums begin anew."""
+        self.delay.clear()
+        self.cut()
+        self.episodes.lose_open()
+
     def forget_open_episodes(self) -> None:
         """Drop the sums that run on across rollouts: the environments are reset."""
         self.episodes.discard_open()
@@ -151,8 +165,9 @@ def build(config: Config, derived: Derived) -> Parts:
     """Make all parts, environments included.
 
     Raises:
-        ConfigError: a device or an environment is not to be had.
+        ConfigError: a device, an environment or a way of collecting is not to be had.
     """
+    check_source(config)
     device = find_device(config.device)
     collect_device = find_device(config.collect.device)
     # Where others collect, one environment is enough to know the spaces.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl_twoclocks.config_base import ConfigError, Group
+from rl_twoclocks.config_base import RUN_NAME, ConfigError, Group
 from rl_twoclocks.config_cures import InterventionsConfig
 
 __all__ = [
@@ -242,7 +242,7 @@ class RedisConfig(Group):
     url: str | None = None
     """redis://[user:password@]host:port[/database], or rediss:// for TLS; null: the environment
     variable RL_TWOCLOCKS_REDIS_URL, where a password is not seen by others, else redis://127.0.0.1:6379."""
-    run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
+    run: str | None = Field(default=None, pattern=RUN_NAME)
     """Name under which generators find the run, of letters, digits and `_.-`; null: follows from the run
     directory."""
     spawn: bool = True

@@ -9,6 +9,10 @@ class ConfigError(ValueError):
     """The configuration cannot be run; the message names the key and the nearest right one."""
 
 
+RUN_NAME = r"^[A-Za-z0-9_.-]+$"
+"""Names on a Redis server: letters that a command line takes as they are."""
+
+
 class Group(BaseModel):
     """A frozen group of keys; docstrings of its fields are its help text."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl_twoclocks.config_base import Group
+from rl_twoclocks.config_base import RUN_NAME, Group
 
 
 class EvalCommandConfig(Group):
@@ -31,7 +31,7 @@ class EvalCommandConfig(Group):
 class GeneratorCommandConfig(Group):
     """The generator command."""
 
-    run: str
+    run: str = Field(pattern=RUN_NAME)
     """Name of the run: what its learner was given as `collect.redis.run`."""
     url: str | None = None
     """The Redis server of the run; null: the environment variable RL_TWOCLOCKS_REDIS_URL, where a

@@ -160,17 +160,17 @@ def of_configuration(config: Config, derived: Derived) -> FlowMap:
     stations.append(
         Station("window", (f"B {c.batch_size:,} frames", f"clock ratio {derived.clock_ratio:.3g}"))
     )
-    stations.append(
-        Station(
-            "learner",
-            (
-                f"{config.algo.name}, {c.update_epochs} passes a round",
-                f"{derived.minibatches * c.update_epochs:,} optimizer steps a round",
-                f"device {config.device}",
-            ),
-        )
-    )
+    learner = [
+        f"{config.algo.name}, {c.update_epochs} passes a round",
+        f"{derived.minibatches * c.update_epochs:,} optimizer steps a round",
+        f"device {config.device}",
+    ]
+    if c.gradient_lag:
+        learner.append(f"gradients of {c.gradient_lag} steps ago")
+    stations.append(Station("learner", tuple(learner)))
     rounds = "every round" if c.publish_interval == 1 else f"every {c.publish_interval} rounds"
+    if c.lag and c.lag_mode == "ring":
+        rounds += f"; of the last {c.lag + 1} one acts, drawn anew"
     title = f"{config.task.name}: data flow as configured"
     return FlowMap(title, tuple(stations), f"policy {rounds}", predict(config))
 

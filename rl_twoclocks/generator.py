@@ -50,8 +50,8 @@ def generate(command: GeneratorCommandConfig) -> None:
     if text is None:
         raise ConfigError(f"no run {command.run!r} on {queue.url}: is its learner running?")
     while text is not None and not _orphaned(command):
-        told = json.loads(text)
-        _say(command, f"collects {told['config']['task']['name']}, environments: {told['envs']}")
+        told = _told(queue, text)
+        _say(command, f"collects {told['task']}, environments: {told['envs']}")
         _collect(queue, told, command)
         _say(command, f"waits for the learner to go on, at least {command.patience:g} seconds")
 
@@ -64,30 +64,51 @@ def generate(command: GeneratorCommandConfig) -> None:
         text = _wait(queue.find, gone)
 
 
+def _told(queue: RedisQueue, text: str) -> dict[str, Any]:
+    """What the learner says of the run.
+
+    Raises:
+        WorkerError: something else lies there.
+    """
+    from rl_twoclocks.envs import WorkerError
+
+    try:
+        told = json.loads(text)
+        whole = {"steps": int(told["steps"]), "envs": int(told["envs"]), "life": int(told["life"])}
+        return whole | {"config": told["config"], "task": told["config"]["task"]["name"]}
+    except (ValueError, TypeError, KeyError) as error:
+        raise WorkerError(queue.foreign("config", repr(error))) from error
+
+
 def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandConfig) -> None:
     """Collect for one sitting of the learner, until it is over."""
     from rl_twoclocks.collect.generator import Generator
-    from rl_twoclocks.collect.messages import pack_slice, unpack_policy
+    from rl_twoclocks.collect.messages import RefusedError, pack_slice, unpack_policy
     from rl_twoclocks.configure import validate
+    from rl_twoclocks.envs import WorkerError
 
     config = validate(told["config"], Config)
     # Numbers are given out anew by a server that was started anew: they must not repeat episodes.
-    life = int(told["life"]) + (os.getpid() << 20) + (time.time_ns() & 0xFFFFF)
-    generator = Generator(config, queue.join(), int(told["envs"]), int(told["steps"]), life)
-    slots, when_full = config.collect.slots, config.collect.when_full
+    life = told["life"] + (os.getpid() << 20) + (time.time_ns() & 0xFFFFF)
+    generator = Generator(config, queue.join(), told["envs"], told["steps"], life)
+    slots, drops = config.collect.slots, config.collect.when_full == "drop"
     try:
-        obeyed: str | None = None
+        obeyed: dict[str, Any] | None = None
         while not _orphaned(command) and (news := queue.news()) is not None:
             version, orders = news
             if orders != obeyed:
-                _obey(generator, json.loads(orders), json.loads(obeyed) if obeyed else None)
+                _obey(generator, orders, obeyed)
                 obeyed = orders
             if version != generator.behaviour.version and (message := queue.policy()) is not None:
-                generator.take(unpack_policy(message, generator.behaviour.published()))
+                try:
+                    generator.take(unpack_policy(message, generator.behaviour.published()))
+                except RefusedError as error:
+                    raise WorkerError(queue.foreign("policy", str(error))) from error
             if generator.behaviour.version < 0:
                 # A server that was started anew does not have the policy yet.
                 time.sleep(0.005)
                 continue
+            when_full = "drop" if drops and orders.get("drop") else "wait"
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
             while not _send(queue, frames, stamp, slots, when_full):

@@ -101,6 +101,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
     _check_workers(config)
     config = _share_slots(config, notes)
     _idle_keys(config, notes)
+    _note_drops(config, notes)
     config = _blind_governor(config, notes)
     check_optimizer(config.optim)
     ratio = clocks.batch_size / clocks.update_frequency
@@ -113,7 +114,13 @@ def settle(config: Config) -> tuple[Config, Derived]:
         notes.append(
             f"total_frames is no multiple of U: the last {left:,} frames are not collected"
         )
-    waiting = min(clocks.lag, rounds) if clocks.lag_mode == "queue" else 0
+    waiting = clocks.lag if clocks.lag_mode == "queue" else 0
+    if waiting and waiting + int(config.normalize.calibrates) >= rounds:
+        least = (waiting + int(config.normalize.calibrates) + 1) * clocks.update_frequency
+        raise ConfigError(
+            f"total_frames={config.total_frames} are {rounds:,} rollouts, and clocks.lag={waiting} "
+            f"keeps as many waiting: none would be learnt from. Write total_frames={least} or more"
+        )
     if waiting:
         notes.append(
             f"the last {waiting} of {rounds:,} rollouts still wait in the queue of clocks.lag when the "
@@ -287,6 +294,22 @@ def _idle_keys(config: Config, notes: list[str]) -> None:
                 )
     if config.clocks.lag_mode == "ring" and not config.clocks.lag:
         notes.append("clocks.lag_mode=ring does nothing without clocks.lag")
+
+
+def _note_drops(config: Config, notes: list[str]) -> None:
+    """Say where frames are dropped as a rule: they use up the budget like others."""
+    collect = config.collect
+    if collect.mode == "sync":
+        return
+    if collect.when_full == "drop":
+        notes.append(
+            "collect.when_full=drop: what a slower learner leaves is dropped, and counts in total_frames"
+        )
+    if collect.max_staleness == 0:
+        notes.append(
+            "collect.max_staleness=0 drops all that was begun before the newest policy, and it counts "
+            "in total_frames: collect.max_staleness=1 keeps it, collect=sync waits for the policy"
+        )
 
 
 def _blind_governor(config: Config, notes: list[str]) -> Config:

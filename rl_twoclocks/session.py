@@ -165,9 +165,7 @@ class Session:
             parts.window.clear()
             self._discard()
             if parts.delay.queue:
-                parts.delay.clear()
-                parts.episodes.lose_open()
-                parts.normalizer.discounted[:] = 0.0
+                parts.lose_delayed()
             limit = 0
         while True:
             try:
@@ -230,10 +228,7 @@ class Session:
         self._discard()
         self.parts.source.close()
         if self.parts.delay.rounds:
-            # What waited is gone: a hole in time.
-            self.parts.delay.clear()
-            self.parts.cut()
-            self.parts.episodes.lose_open()
+            self.parts.lose_delayed()
         if self.parts.env.frames is not None:
             self.parts.env.frames.remember(columns(self.config, update_frequency))
         self.parts.env.hold()
@@ -391,6 +386,9 @@ class Session:
             stopped_by=None if done or stop.received is None else stop.received.name,
             checkpoint=str(path) if path.exists() else None,
         )
+        if clocks.dropped_frames and not self.finished:
+            text = f"{clocks.dropped_frames:,} of {clocks.frames:,} frames were dropped unlearnt"
+            self.display.message(f"dropped   {text}")
         over = clocks.frames - self.config.total_frames
         if done and not self.finished and over > 0:
             text = f"{over:,} frames beyond the budget were collected and dropped"

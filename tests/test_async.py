@@ -21,7 +21,7 @@ import rl_twoclocks
 from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.pool import AsyncSource
 from rl_twoclocks.collect.shared import FREE, READY, WRITING, Board, Shelf
-from rl_twoclocks.collect.source import choose
+from rl_twoclocks.collect.source import BEFORE_STEPS, choose
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
@@ -349,6 +349,20 @@ def test_learnt_and_dropped_frames_add_up_to_those_collected(tmp_path: Path) -> 
     assert rows[-1]["clock/dropped_frames"] > 0
     for row in rows:
         assert row["frames"] == 64 * row["clock/policy_version"] + row["clock/dropped_frames"]
+
+
+def test_nothing_is_dropped_before_the_first_steps_which_are_compiled(tmp_path: Path) -> None:
+    words = ["collect=async", "collect.when_full=drop", "collect.slots=2"]
+    with collecting(run_config("Target", tmp_path, *words)) as (parts, source):
+        wait_for_slices(source, 2)
+        for version in range(BEFORE_STEPS):
+            time.sleep(0.3)
+            assert int(source.shelves[0].lost[0]) == 0
+            publish(parts, version + 1)
+        limit = time.monotonic() + 30
+        while int(source.shelves[0].lost[0]) == 0 and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert int(source.shelves[0].lost[0]) > 0
 
 
 def test_what_was_dropped_is_counted_over_all_sittings(tmp_path: Path) -> None:

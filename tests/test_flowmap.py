@@ -43,6 +43,20 @@ def test_what_is_predicted_is_what_is_measured(words: list[str], tmp_path: Path)
     assert flow.measured.mean == pytest.approx(mean, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["clocks.lag=3", "clocks.lag_mode=ring"], "of the last 4 one acts"),
+        (["clocks.gradient_lag=5"], "gradients of 5 steps ago"),
+    ],
+)
+def test_lag_on_purpose_is_drawn(words: list[str], said: str) -> None:
+    flow = draw(["task=halfcheetah", *words])
+    assert said in flow.text()
+    assert said in flow.svg()
+    assert said not in draw(["task=halfcheetah"]).text()
+
+
 @pytest.mark.parametrize("mode", ["sync", "async", "redis", "ray"])
 def test_text_and_picture_name_every_station(mode: str) -> None:
     flow = draw(["task=halfcheetah", f"collect={mode}", "collect.workers=2", "clocks.lag=1"])

@@ -41,7 +41,7 @@ from rl_twoclocks.record import read_metrics
 from rl_twoclocks.rundir import plain
 from tests.command_envs import command
 from tests.envs import run_config
-from tests.sources import collecting, true_stamps
+from tests.sources import collecting, publish, true_stamps
 
 redis_server = pytest.mark.redis
 
@@ -516,7 +516,88 @@ def test_a_signal_is_heard_before_the_server_has_ever_been_there(
         server.start()
         assert redis.next(0, None) is not None
         # With the orders that were given meanwhile.
-        assert '"episodes": 1' in redis.queue.news()[1]
+        assert redis.queue.news()[1]["episodes"] == 1
+
+
+@redis_server
+@pytest.mark.parametrize("key", ["versions", "version", "policy", "orders", "config"])
+def test_keys_that_somebody_else_overwrote_end_with_their_name_or_do_nothing(
+    server: Server, tmp_path: Path, key: str
+) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    more = ["collect.redis.spawn=false", "collect.redis.run=run", "collect.patience=5"]
+    config = run_config("Target", tmp_path, *words(server), *more)
+    generator = [sys.executable, "-m", "rl_twoclocks.generator", "run=run", f"url={server.url}"]
+    with collecting(config) as (_, redis):
+        hostile = RedisQueue(server.url, "run", patience=5)
+        hostile.find()
+        place = hostile.prefix + key
+        if key == "versions":
+            hostile.server.zadd(place, {"abc": 3, "1e400": 4, "": -9})
+        else:
+            hostile.server.set(place, b"\xff[7]")
+        made = subprocess.Popen([*generator, "patience=5"], stderr=subprocess.PIPE, text=True)
+        if key == "versions":
+            assert redis.next(0, 4) is not None
+            made.terminate()
+            made.communicate()
+            return
+        _, said = made.communicate(timeout=60)
+    assert made.returncode == 1
+    assert "Traceback" not in said
+    assert "holds something else under rl_twoclocks:run:" in said
+    assert key in said.splitlines()[-1]
+
+
+@redis_server
+def test_a_learner_says_that_it_waits_for_a_server(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_twoclocks.collect import redis_queue
+
+    monkeypatch.setattr(redis_queue, "SILENT", 0.0)
+    queue = redis_queue.RedisQueue(server.url, "run", patience=20)
+    assert queue.readings().waiting == 0
+    assert not caplog.messages
+    server.kill()
+    threading.Timer(1.0, server.start).start()
+    assert queue.readings().waiting == 0
+    waits, answers = caplog.messages
+    assert f"{server.url} waits up to 20 s for a server" in waits
+    assert f"{server.url} answers" in answers
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(["run=a/b"], "run='a/b'"), (["run="], "run=''"), (["run=a", "url=http://a"], "no address")],
+)
+def test_what_no_generator_can_do_is_refused_at_once(more: list[str], said: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "rl_twoclocks.generator", *more], capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert said in found.stderr
+
+
+@redis_server
+def test_a_database_that_the_server_lacks_is_bad_configuration(server: Server) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    with pytest.raises(ConfigError, match=r"/99: .*index"):
+        RedisQueue(f"{server.url}/99", "run", patience=5).open("{}", 0, b"")
+
+
+def test_an_address_that_is_none_costs_no_run(tmp_path: Path) -> None:
+    rl_twoclocks.train(run_config("Target", tmp_path))
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    more = ["on_existing=overwrite", "collect=redis", "collect.redis.url=http://nowhere"]
+    with pytest.raises(ConfigError, match="no address"):
+        rl_twoclocks.train(run_config("Target", tmp_path, *more))
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    with pytest.raises(ConfigError, match="no address"):
+        rl_twoclocks.train(run_config("Target", tmp_path / "new", *more))
+    assert not (tmp_path / "new").exists()
 
 
 @redis_server
@@ -754,7 +835,7 @@ def test_a_sitting_lives_as_long_as_somebody_learns_from_it(
         time.sleep(0.5)
         learner.readings()
     # Nothing was published meanwhile, and yet it is all there.
-    assert (generator.find(), generator.news(), generator.policy()) == ("{}", (0, "{}"), b"policy")
+    assert (generator.find(), generator.news(), generator.policy()) == ("{}", (0, {}), b"policy")
     time.sleep(1.5)
     assert generator.find() is None
 
@@ -808,7 +889,7 @@ def test_a_learner_that_closes_leaves_another_sitting_of_its_name_alone(server: 
     second.open('{"second": 1}', 4, b"")
     first.close()
     assert generator.find() == '{"second": 1}'
-    assert generator.news() == (4, "{}")
+    assert generator.news() == (4, {})
     second.close()
     assert generator.find() is None
 
@@ -835,8 +916,8 @@ def test_no_slice_is_lost_where_two_generators_see_the_same_room(tmp_path: Path)
         def join(self) -> int:
             return 0
 
-        def news(self) -> tuple[int, str] | None:
-            return None if self.sent else (3, "{}")
+        def news(self) -> tuple[int, dict[str, Any]] | None:
+            return None if self.sent else (3, {})
 
         def policy(self) -> bytes | None:
             self.asked += 1
@@ -862,9 +943,16 @@ def test_no_slice_is_lost_where_two_generators_see_the_same_room(tmp_path: Path)
 def test_frames_that_a_full_queue_drops_are_counted_once(server: Server, tmp_path: Path) -> None:
     more = ["collect.when_full=drop", "collect.slots=2"]
     config = run_config("Target", tmp_path, *words(server), *more)
-    with collecting(config) as (_, redis):
+    with collecting(config) as (parts, redis):
         first = redis.next(0, None)
+        # As long as the first steps are not taken, which are compiled, nothing is dropped.
         limit = time.monotonic() + 30
+        while redis.queue.readings().waiting < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        assert redis.queue.readings().lost == 0
+        for version in (1, 2):
+            publish(parts, version)
         while redis.queue.readings().lost < 3 and time.monotonic() < limit:
             time.sleep(0.05)
         second = redis.next(0, None)

@@ -87,6 +87,30 @@ def test_what_waits_at_the_end_is_not_counted_as_learnt_from() -> None:
     assert not derived.notes
 
 
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_a_queue_that_keeps_every_rollout_is_refused(calibrate: bool) -> None:
+    words = ["task=pendulum", "total_frames=14_336", f"normalize.calibrate={calibrate}".lower()]
+    last = 5 if calibrate else 6
+    settle(compose([*words, f"clocks.lag={last}"]))
+    with pytest.raises(ConfigError, match=r"none would be learnt from\. Write total_frames=16384"):
+        settle(compose([*words, f"clocks.lag={last + 1}"]))
+    settle(compose([*words, f"clocks.lag={last + 1}", "clocks.lag_mode=ring"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], None),
+        (["collect.when_full=drop"], "when_full=drop: "),
+        (["collect.max_staleness=0"], "max_staleness=0 drops"),
+    ],
+)
+def test_frames_that_will_be_dropped_are_announced(words: list[str], said: str | None) -> None:
+    for mode in ("async", "redis"):
+        _, derived = settle(compose(["task=pendulum", f"collect={mode}", *words]))
+        assert any(said in note for note in derived.notes) if said else not derived.notes
+
+
 def test_observe_changes_and_says_nothing() -> None:
     config, derived = settled("mujoco", 2000, 200, "observe")
     assert (config.clocks.batch_size, config.clocks.update_frequency) == (2000, 200)

@@ -1,5 +1,7 @@
 """Collection: the behaviour policy, where rollouts come from, and episode statistics."""
 
+from collections.abc import Callable
+
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
 from rl_twoclocks.collect.episodes import Episodes
 from rl_twoclocks.collect.lag import Delay, Ring
@@ -16,6 +18,7 @@ __all__ = [
     "Ring",
     "Source",
     "SyncSource",
+    "check_source",
     "make_collector",
     "make_source",
 ]
@@ -38,16 +41,30 @@ def make_source(
         frames: collected so far, so that what starts anew does not repeat itself.
         restarts: of those who collect, so far in this sitting.
     """
+    if config.collect.mode == "sync":
+        return SyncSource(env, behaviour, config, update_frequency)
+    return check_source(config)(config, behaviour, update_frequency, frames, restarts)
+
+
+def check_source(config: Config) -> Callable[..., Source]:
+    """What makes the source that `collect.mode` asks for; nothing is started or sent.
+
+    Raises:
+        ConfigError: a package is missing, or an address is none.
+    """
     mode = config.collect.mode
     if mode == "sync":
-        return SyncSource(env, behaviour, config, update_frequency)
+        return SyncSource
     try:
         if mode == "async":
             from rl_twoclocks.collect.pool import AsyncSource as Chosen
         elif mode == "redis":
+            from rl_twoclocks.collect.redis_queue import address, client
             from rl_twoclocks.collect.redis_source import RedisSource as Chosen  # type: ignore
+
+            client(address(config.collect.redis.url)).close()
         else:
             from rl_twoclocks.collect.ray_source import RaySource as Chosen  # type: ignore
     except ImportError as error:
         raise ConfigError(f"collect={mode} needs {error.name}: pip install '.[{mode}]'") from error
-    return Chosen(config, behaviour, update_frequency, frames, restarts)
+    return Chosen

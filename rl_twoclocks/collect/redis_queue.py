@@ -12,6 +12,8 @@ expires an hour after it was last touched, so that an abandoned run leaves nothi
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import platform
 import time
@@ -34,6 +36,9 @@ LIFE = 3600
 """Seconds until an untouched key expires."""
 PAUSE = 0.25
 """Seconds between two attempts to reach the server."""
+SILENT = 2.0
+"""Seconds for which a server that is away is waited for without a word."""
+LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 # Scripts run whole or not at all: a client that dies in between leaves no half-made queue.
@@ -73,6 +78,10 @@ _TAKE = """
 if redis.call('EXISTS', KEYS[2]) == 0 then return {-1} end
 local expired = 0
 local below = tonumber(ARGV[2])
+for _, v in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  -- Whatever it is, a generator did not write it.
+  if not tonumber(v) then redis.call('ZREM', KEYS[1], v) end
+end
 for _, v in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. below)) do
   expired = expired + redis.call('LLEN', ARGV[1] .. v)
   redis.call('DEL', ARGV[1] .. v)
@@ -127,6 +136,29 @@ def address(url: str | None) -> str:
     return url or os.environ.get(URL_VARIABLE, "redis://127.0.0.1:6379")
 
 
+def client(url: str, name: str | None = None) -> redis.Redis:
+    """A client for an address, under a name that others can see; nothing is sent yet.
+
+    Raises:
+        ConfigError: the address is none.
+    """
+    try:
+        # redis-py's own retries would hide an outage for seconds.
+        return redis.Redis.from_url(
+            url,
+            client_name=name,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=10,
+            socket_connect_timeout=5,
+        )
+    except ValueError:
+        # Not the error itself, and not as its cause: it may quote the password.
+        raise ConfigError(
+            f"{masked(url)} is no address: write redis://host:port or rediss://... in "
+            "collect.redis.url, of a generator in url"
+        ) from None
+
+
 class QueueState(NamedTuple):
     """How a queue stands."""
 
@@ -167,25 +199,15 @@ class RedisQueue:
         # The server knows who is connected: no key that a killed learner would leave, none to refresh.
         self.learners = f"{self.base}learner:"
         self.me = self.learners + quote(owner, safe="/:") if owner else None
-        try:
-            # redis-py's own retries would hide an outage for seconds.
-            self.server = redis.Redis.from_url(
-                url,
-                client_name=self.me,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=10,
-                socket_connect_timeout=5,
-            )
-        except ValueError:
-            # Not the error itself, and not as its cause: it may quote the password.
-            raise ConfigError(
-                f"{self.url} is no address: write redis://host:port or rediss://... in "
-                "collect.redis.url, of a generator in url"
-            ) from None
+        self.server = client(url, self.me)
         self.sender, self.sent = f"{platform.node()}/{os.getpid()}-{uuid.uuid4().hex}", 0
         self._push = self.server.register_script(_PUSH)
         self._take = self.server.register_script(_TAKE)
         self._drop = self.server.register_script(_DROP)
+
+    def foreign(self, key: str, why: str) -> str:
+        """Say that somebody else wrote what only this run may write."""
+        return f"{self.url} holds something else under {self.prefix}{key}: {why}"
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -197,23 +219,34 @@ class RedisQueue:
             self.patience = patience
 
     def _try(self, call: Callable[[], Result]) -> Result:
-        clock = WakingClock()
+        clock, told = WakingClock(), False
         while True:
             try:
                 answer = call()
                 self.reached = True
+                if told:
+                    LOG.warning("Redis     %s answers", self.url)
                 return answer
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
                 # In the middle of a run it is no longer the configuration that is to blame.
                 kind = WorkerError if self.reached else ConfigError
-                raise kind(f"{self.url} refuses this user: {error}") from error
+                raise kind(
+                    f"{self.url} refuses this user ({error}): give the password as "
+                    f"redis://user:password@host:port, best in {URL_VARIABLE}"
+                ) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 if clock.now() >= self.patience or self.should_stop():
                     raise WorkerError(
                         f"no Redis server at {self.url} for {self.patience:g} seconds: {error}"
                     ) from error
+                if not told and clock.now() > SILENT:
+                    wait = f"waits up to {self.patience:g} s for a server: {error}"
+                    LOG.warning("Redis     %s %s", self.url, wait)
+                    told = True
                 time.sleep(PAUSE)
             except redis.ResponseError as error:
+                if not self.reached and "DB index" in str(error):
+                    raise ConfigError(f"{self.url}: {error}") from error
                 wrong = "WRONGTYPE" in str(error)
                 what = f"holds something else under {self.base}" if wrong else "cannot do it"
                 raise WorkerError(f"{self.url} {what}: {error}") from error
@@ -359,7 +392,7 @@ class RedisQueue:
             return None
         self.prefix = sitting.decode(errors="replace")
         text: Any = self._try(lambda: self.server.get(self.prefix + "config"))
-        return None if text is None else text.decode()
+        return None if text is None else text.decode(errors="replace")
 
     def over(self) -> bool:
         """Whether a learner of this run has ended; a server that was started anew knows of none."""
@@ -376,12 +409,21 @@ class RedisQueue:
 
         return int(self._try(count)) - 1
 
-    def news(self) -> tuple[int, str] | None:
-        """The newest published version, and orders as JSON; None if the sitting is over."""
+    def news(self) -> tuple[int, dict[str, Any]] | None:
+        """The newest published version, and orders; None if the sitting is over.
+
+        Raises:
+            WorkerError: something else lies there.
+        """
         keys = [self.prefix + key for key in ("version", "orders")]
         found: Any = self._try(lambda: self.server.mget(keys))
         version, orders = found
-        return None if version is None else (int(version), (orders or b"{}").decode())
+        if version is None:
+            return None
+        try:
+            return int(version), dict(json.loads(orders or b"{}"))
+        except (ValueError, TypeError) as error:
+            raise WorkerError(self.foreign("version or orders", repr(error))) from error
 
     def policy(self) -> bytes | None:
         """The newest policy; None if the sitting is over."""

@@ -35,7 +35,7 @@ from rl_twoclocks.collect.redis_queue import (
     RedisQueue,
     address,
 )
-from rl_twoclocks.collect.source import Noise, Stop, never
+from rl_twoclocks.collect.source import BEFORE_STEPS, Noise, Stop, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.configure import assign
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -90,6 +90,8 @@ class Orders(NamedTuple):
     """A number; with another one, new episodes are begun in all environments."""
     noise: tuple[list[float], int] | None = None
     """Deviations of observation noise, and the seed of its stream."""
+    drop: bool = False
+    """Whether a full queue may be dropped from, if the configuration says so."""
 
 
 class RedisSource:
@@ -126,6 +128,7 @@ class RedisSource:
         self.versions = {self.policy.version}
         """All that were ever published and may still be learnt from."""
         self.orders = Orders()
+        self.published = 0
         self.said = self.policy.version
         self.unsaid = self.undropped = False
         """What the server, which was away, does not know yet; what it still has to drop."""
@@ -228,6 +231,9 @@ class RedisSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
         self.policy = behaviour.published()
+        self.published += 1
+        # The first steps are compiled, which takes long: nothing is dropped for that.
+        self.orders = self.orders._replace(drop=self.published > BEFORE_STEPS)
         self.versions.add(self.policy.version)
         if (limit := self.collect.max_staleness) is not None:
             # With `lag_mode=ring` the policy that acts may be older than the one before it.

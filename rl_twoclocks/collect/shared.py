@@ -35,7 +35,10 @@ class Board:
             for part in (first.parameters, first.shift, first.scale)
         )
         self.stamp = shared(2)
+        self.published = shared(1)
         self.write(first)
+        # How often a policy was published since.
+        self.published[0] = 0
 
     def write(self, policy: Published) -> None:
         """Publish."""
@@ -44,6 +47,7 @@ class Board:
         self.shift.copy_(policy.shift)
         self.scale.copy_(policy.scale)
         self.stamp[1] = policy.version
+        self.published += 1
         self.stamp[0] += 1
 
     @property

@@ -23,6 +23,9 @@ Noise = tuple[Tensor, int]
 
 Stop = Callable[[], bool]
 
+BEFORE_STEPS = 2
+"""Publications before the learner has taken steps: at the start, and of a round that calibrates."""
+
 
 def never() -> bool:
     """Go on."""

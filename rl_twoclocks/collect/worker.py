@@ -14,6 +14,7 @@ import torch
 from rl_twoclocks.collect.generator import Generator
 from rl_twoclocks.collect.patience import end_with_starter
 from rl_twoclocks.collect.shared import Board, Shelf
+from rl_twoclocks.collect.source import BEFORE_STEPS
 from rl_twoclocks.config import Config
 
 PATIENCE = 0.002
@@ -52,7 +53,8 @@ def work(
                     what, argument = pipe.recv()
                     with simulator():
                         getattr(generator, what)(argument)
-                slot = shelf.place(drop)
+                # The first steps are compiled, which takes long: nothing is dropped for that.
+                slot = shelf.place(drop and int(board.published) > BEFORE_STEPS)
                 if slot is None:
                     pipe.poll(PATIENCE)
                     continue
