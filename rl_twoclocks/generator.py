@@ -108,25 +108,26 @@ def _collect(queue: RedisQueue, told: dict[str, Any], command: GeneratorCommandC
                 # A server that was started anew does not have the policy yet.
                 time.sleep(0.005)
                 continue
-            when_full = "drop" if drops and orders.get("drop") else "wait"
             frames = pack_slice(generator.slice())
             stamp = generator.behaviour.version
-            while not _send(queue, frames, stamp, slots, when_full):
-                if _orphaned(command) or queue.news() is None:
+            while not _send(queue, frames, stamp, slots, drops and bool(orders.get("drop"))):
+                if _orphaned(command) or (news := queue.news()) is None:
                     return
+                # What else is new comes before the next slice.
+                orders = orders | {"drop": news[1].get("drop")}
                 time.sleep(0.005)
     finally:
         generator.close()
 
 
-def _send(queue: RedisQueue, frames: bytes, stamp: int, slots: int, when_full: str) -> bool:
+def _send(queue: RedisQueue, frames: bytes, stamp: int, slots: int, drop: bool) -> bool:
     """Send a slice if there is room for it.
 
     Asked first where room is waited for: a slice is not sent over and over to a full queue. Another
     generator may take the room meanwhile.
     """
-    there_is_room = when_full == "drop" or queue.room(slots)
-    return there_is_room and queue.push(frames, stamp, slots, when_full)
+    there_is_room = drop or queue.room(slots)
+    return there_is_room and queue.push(frames, stamp, slots, "drop" if drop else "wait")
 
 
 def _obey(generator: Generator, orders: dict[str, Any], before: dict[str, Any] | None) -> None:

@@ -570,7 +570,7 @@ def test_a_learner_says_that_it_waits_for_a_server(
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [(["run=a/b"], "run='a/b'"), (["run="], "run=''"), (["run=a", "url=http://a"], "no address")],
+    [(["run=a/b"], "run='a/b'"), (["run="], "run=null"), (["run=a", "url=http://a"], "no address")],
 )
 def test_what_no_generator_can_do_is_refused_at_once(more: list[str], said: str) -> None:
     found = subprocess.run(
