@@ -526,7 +526,7 @@ def test_keys_that_somebody_else_overwrote_end_with_their_name_or_do_nothing(
 ) -> None:
     from rl_twoclocks.collect.redis_queue import RedisQueue
 
-    more = ["collect.redis.spawn=false", "collect.redis.run=run", "collect.patience=5"]
+    more = ["collect.redis.spawn=false", "collect.redis.run=run", "collect.patience=60"]
     config = run_config("Target", tmp_path, *words(server), *more)
     generator = [sys.executable, "-m", "rl_twoclocks.generator", "run=run", f"url={server.url}"]
     with collecting(config) as (_, redis):
