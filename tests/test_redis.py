@@ -601,6 +601,32 @@ def test_an_address_that_is_none_costs_no_run(tmp_path: Path) -> None:
 
 
 @redis_server
+@pytest.mark.parametrize("why", ["password", "database", "learner"])
+def test_what_a_server_refuses_costs_no_run(tmp_path: Path, why: str) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    rl_twoclocks.train(run_config("Target", tmp_path))
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    options, more, said = {
+        "password": (["--requirepass", "right"], [], "refuses this user"),
+        "database": ([], [], "/99: .*index"),
+        "learner": ([], ["collect.redis.run=mine"], "belongs to a learner at work, elsewhere"),
+    }[why]
+    server = Server(*options)
+    url = server.url + ("/99" if why == "database" else "")
+    others = RedisQueue(server.url, "mine", 5, owner="elsewhere")
+    try:
+        if why == "learner":
+            others.open("{}", 0, b"")
+        more = ["on_existing=overwrite", "collect=redis", f"collect.redis.url={url}", *more]
+        with pytest.raises(ConfigError, match=said):
+            rl_twoclocks.train(run_config("Target", tmp_path, *more))
+    finally:
+        server.kill()
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@redis_server
 def test_a_generator_says_what_it_waits_for(server: Server) -> None:
     command = [sys.executable, "-m", "rl_twoclocks.generator", "run=nobody", f"url={server.url}"]
     found = subprocess.run([*command, "patience=0.5"], capture_output=True, text=True)

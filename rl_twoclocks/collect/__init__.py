@@ -47,10 +47,10 @@ def make_source(
 
 
 def check_source(config: Config) -> Callable[..., Source]:
-    """What makes the source that `collect.mode` asks for; nothing is started or sent.
+    """What makes the source that `collect.mode` asks for; nothing is started.
 
     Raises:
-        ConfigError: a package is missing, or an address is none.
+        ConfigError: a package is missing, an address is none, or a server that answers refuses this run.
     """
     mode = config.collect.mode
     if mode == "sync":
@@ -59,10 +59,12 @@ def check_source(config: Config) -> Callable[..., Source]:
         if mode == "async":
             from rl_twoclocks.collect.pool import AsyncSource as Chosen
         elif mode == "redis":
-            from rl_twoclocks.collect.redis_queue import address, client
             from rl_twoclocks.collect.redis_source import RedisSource as Chosen  # type: ignore
+            from rl_twoclocks.collect.redis_source import queue_of
 
-            client(address(config.collect.redis.url)).close()
+            queue = queue_of(config)
+            queue.check()
+            queue.server.close()
         else:
             from rl_twoclocks.collect.ray_source import RaySource as Chosen  # type: ignore
     except ImportError as error:

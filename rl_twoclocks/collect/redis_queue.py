@@ -253,6 +253,15 @@ class RedisQueue:
 
     # -- the learner's side --------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raise now what `open` would, where a server answers; one that is away is not waited for.
+
+        Raises:
+            ConfigError: it refuses this user, or a learner of this name is at work elsewhere.
+        """
+        with self.at_once(), contextlib.suppress(WorkerError):
+            self._try(self._refuse_second)
+
     def open(self, config: str, version: int, policy: bytes) -> None:
         """Begin a sitting: what an earlier one of this name left is dropped.
 
@@ -264,6 +273,12 @@ class RedisQueue:
         self.announce(config, version, policy)
 
     def _open_once(self) -> None:
+        self._refuse_second()
+        for key in self.server.scan_iter(self.base + "*"):
+            self.server.delete(key)
+
+    def _refuse_second(self) -> None:
+        self.server.ping()
         for client in self._clients():
             name = client.get("name", "")
             if self.me and name.startswith(self.learners) and name != self.me:
@@ -272,8 +287,6 @@ class RedisQueue:
                     f"run {self.run!r} on {self.url} belongs to a learner at work, {other}: write "
                     "another collect.redis.run"
                 )
-        for key in self.server.scan_iter(self.base + "*"):
-            self.server.delete(key)
 
     def _clients(self) -> list[dict[str, str]]:
         """Who is connected; nobody where the server does not tell this user."""

@@ -67,6 +67,12 @@ def owner_of(config: Config) -> str:
     return f"{platform.node()}:{directory(config)}"
 
 
+def queue_of(config: Config) -> RedisQueue:
+    """The learner's client for a run; nothing is sent yet."""
+    url = address(config.collect.redis.url)
+    return RedisQueue(url, name_of(config), config.collect.patience, owner_of(config))
+
+
 def generator_command(config: Config) -> str:
     """What to type on a machine that is to collect for this run."""
     return f"python -m rl_twoclocks.generator {assign('run', name_of(config))} url=..."
@@ -118,8 +124,7 @@ class RedisSource:
         self.example = example_slice(config, envs, steps)
         self.name = name_of(config)
         self.url = address(config.collect.redis.url)
-        patience = config.collect.patience
-        self.queue = RedisQueue(self.url, self.name, patience, owner_of(config))
+        self.queue = queue_of(config)
         self.largest = largest_message(self.example)
         # What generators need to know, and the frames so far: their episodes must be new ones.
         told = {"config": plain(config), "steps": steps, "envs": envs, "life": frames}
