@@ -267,7 +267,7 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
     """How many runs the command asks for; None: Hydra alone knows.
 
     Raises:
-        ConfigError: several values without -m, or one run_dir for several runs.
+        ConfigError: several values without -m, one that cannot be run, or one run_dir for several runs.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import ValueType
@@ -279,7 +279,7 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
     if multirun and any(o.key_or_group == "run_dir" for o in overrides):
         raise ConfigError("run_dir cannot be given with -m: the runs would share one directory")
     if multirun:
-        _check_places(overrides)
+        _check_values(overrides)
     own_sweeper = any(o.key_or_group.startswith("hydra/sweeper") for o in overrides)
     if own_sweeper or any(
         not o.is_discrete_sweep() or o.value_type == ValueType.GLOB_CHOICE_SWEEP for o in swept
@@ -288,11 +288,11 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
     return math.prod(len(list(o.sweep_string_iterator())) for o in swept)
 
 
-def _check_places(overrides: Sequence[Any]) -> None:
-    """Check that jobs which differ in one swept key alone have directories of their own.
+def _check_values(overrides: Sequence[Any]) -> None:
+    """Check every value that is swept, beside the first of the others, before any job begins.
 
     Raises:
-        ConfigError: two values of a key make the same experiment, and so one directory.
+        ConfigError: a value cannot be run, or two make the same experiment, and so one directory.
     """
     from hydra.core.override_parser.types import ValueType
 
@@ -300,22 +300,28 @@ def _check_places(overrides: Sequence[Any]) -> None:
     from rl_twoclocks.rundir import FREE, directory
     from rl_twoclocks.safety import settle
 
+    values = []
     overrides = [o for o in overrides if not o.key_or_group.startswith("hydra")]
-    values = [
-        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
-        if o.is_discrete_sweep() and o.value_type != ValueType.GLOB_CHOICE_SWEEP
-        else [o.input_line]
-        for o in overrides
-    ]
+    for o in overrides:
+        if not o.is_sweep_override():
+            values.append([o.input_line])
+        elif o.is_discrete_sweep() and o.value_type != ValueType.GLOB_CHOICE_SWEEP:
+            key = o.get_key_element()
+            values.append([f"{key}={value}" for value in o.sweep_string_iterator()])
+        else:
+            return  # Hydra alone knows the values
     for i, o in enumerate(overrides):
-        if len(values[i]) == 1 or o.key_or_group.partition(".")[0] not in FREE:
+        if len(values[i]) == 1:
             continue
         others = [words[0] for k, words in enumerate(values) if k != i]
-        try:
-            places = [directory(settle(compose([*others, word]))[0]) for word in values[i]]
-        except ConfigError:
-            continue  # the job that cannot be run says so itself
-        if len(set(places)) < len(places):
+        places = []
+        for word in values[i]:
+            try:
+                places.append(directory(settle(compose([*others, word]))[0]))
+            except ConfigError as error:
+                told = str(error) if word in str(error) else f"{word}: {error}"
+                raise ConfigError(told) from error
+        if o.key_or_group.partition(".")[0] in FREE and len(set(places)) < len(places):
             raise ConfigError(
                 f"{o.input_line}: runs that differ in {o.key_or_group} alone share one directory; "
                 "run them one by one, each with a run_dir"

@@ -102,7 +102,8 @@ class ClocksConfig(Group):
     lag_mode: Literal["queue", "ring"] = "queue"
     """queue: every rollout waits `lag` rounds; ring: one of the last `lag` + 1 policies acts."""
     gradient_lag: int = Field(default=0, ge=0)
-    """Optimizer steps by which the parameters that gradients are taken at are old, for experiments."""
+    """Optimizer steps by which the parameters that gradients are taken at are old, for experiments. So
+    many copies of the parameters are kept, in checkpoints too."""
 
 
 class AlgoConfig(Group):

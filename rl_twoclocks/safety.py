@@ -132,6 +132,12 @@ def settle(config: Config) -> tuple[Config, Derived]:
             f"reuse {reuse:.3g} is above {MAX_REUSE:.3g}: expect overfitting "
             "to old data; lower clocks.update_epochs"
         )
+    steps = max(rounds - waiting - calibrating, 0) * minibatches * clocks.update_epochs
+    if clocks.gradient_lag >= max(steps, 1):
+        raise ConfigError(
+            f"clocks.gradient_lag={clocks.gradient_lag} needs more optimizer steps than the "
+            f"{steps:,} of total_frames={config.total_frames}: no gradient would be old"
+        )
     return config, Derived(
         clock_ratio=ratio,
         zone=zone(ratio),
@@ -139,7 +145,7 @@ def settle(config: Config) -> tuple[Config, Derived]:
         rounds=rounds,
         frames=rounds * clocks.update_frequency,
         minibatches=minibatches,
-        update_steps=max(rounds - waiting - calibrating, 0) * minibatches * clocks.update_epochs,
+        update_steps=steps,
         steps_per_env=clocks.update_frequency // config.num_envs,
         notes=tuple(notes),
     )
@@ -294,6 +300,15 @@ def _idle_keys(config: Config, notes: list[str]) -> None:
                 )
     if config.clocks.lag_mode == "ring" and not config.clocks.lag:
         notes.append("clocks.lag_mode=ring does nothing without clocks.lag")
+    c = config.clocks
+    fresh = collect.mode == "sync" and c.publish_interval == 1 and not c.lag
+    if fresh and c.batch_size == c.update_frequency:
+        for key in ("publish_kl", "align_kl"):
+            if (value := getattr(c, key)) is not None:
+                notes.append(
+                    f"clocks.{key}={value:g} does nothing here: every round learns from the newest "
+                    "policy's data as it is"
+                )
 
 
 def _note_drops(config: Config, notes: list[str]) -> None:

@@ -173,10 +173,10 @@ def test_a_finished_run_is_over_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_checkpoint_exits_with_1_and_lists_what_is_there(tmp_path: Path) -> None:
+def test_a_wrong_checkpoint_exits_with_2_and_lists_what_is_there(tmp_path: Path) -> None:
     assert command(tiny(tmp_path / "run", "task=cartpole"), tmp_path).returncode == 0
     done = command(["checkpoint=run/checkpoint-7.pt"], tmp_path, "eval")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "checkpoint-000000000256.pt" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -551,6 +551,31 @@ def test_keys_that_somebody_else_overwrote_end_with_their_name_or_do_nothing(
 
 
 @redis_server
+@pytest.mark.parametrize("key", ["sitting", "versions", "taken", "sent", "lost", "slices:0"])
+def test_a_key_of_another_type_is_named(server: Server, key: str) -> None:
+    from rl_twoclocks.collect.redis_queue import RedisQueue
+
+    learner, generator = (RedisQueue(server.url, "run", patience=5) for _ in range(2))
+    learner.open("{}", 0, b"policy")
+    generator.find()
+    if key == "slices:0":
+        assert generator.push(b"slice", 0, 8, "wait")
+        learner.server.delete(learner.prefix + key)
+    place = (learner.base if key == "sitting" else learner.prefix) + key
+    learner.server.delete(place)
+    learner.server.sadd(place, "x")
+    with pytest.raises(WorkerError, match="holds ") as raised:
+        learner.readings()
+        learner.announce("{}", 0, b"policy")
+        generator.push(b"slice", 0, 8, "wait")
+        learner.take(1, 0, 4, "near", 0)
+    said = str(raised.value)
+    assert "script" not in said
+    if key != "slices:0":
+        assert f"holds a set under {place}, not a " in said
+
+
+@redis_server
 def test_a_learner_says_that_it_waits_for_a_server(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,8 @@ def test_what_could_not_learn_is_refused() -> None:
         (["collect.max_staleness=null"], "collect.max_staleness=null does nothing"),
         (["collect.workers=2", "collect=processes"], "does nothing with collect=processes"),
         (["clocks.lag_mode=ring"], "clocks.lag_mode=ring does nothing without clocks.lag"),
+        (["clocks.align_kl=0.05"], "clocks.align_kl=0.05 does nothing here"),
+        (["clocks.publish_kl=1"], "clocks.publish_kl=1 does nothing here"),
         (
             ["collect=async", "collect.workers=4", "num_envs=8"],
             "4 workers, who get 2 each: 8 slots",
@@ -202,6 +204,14 @@ def test_what_was_set_and_does_nothing_is_said(words: list[str], named: str) -> 
     kept = ["collect=async", "collect.max_staleness=3", "collect.slots=6", "clocks.lag=1"]
     _, derived = settle(compose([*kept, "clocks.lag_mode=ring"]))
     assert not any("does nothing" in note or "slots" in note for note in derived.notes)
+
+
+def test_a_gradient_lag_longer_than_the_run_is_refused() -> None:
+    words = ["task=pendulum", "total_frames=14_336"]
+    steps = settle(compose(words))[1].update_steps
+    settle(compose([*words, f"clocks.gradient_lag={steps - 1}"]))
+    with pytest.raises(ConfigError, match=f"gradient_lag={steps} needs more optimizer steps than"):
+        settle(compose([*words, f"clocks.gradient_lag={steps}"]))
 
 
 def test_enforcement_always_ends_within_the_cap_in_whole_columns() -> None:

@@ -6,6 +6,7 @@ import csv
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -297,22 +298,41 @@ def test_jobs_that_would_share_a_directory_are_refused(sweep_of: str) -> None:
         _jobs(["-m", "task=cartpole", "seed=1,2", "hydra/launcher=joblib", sweep_of], True)
 
 
-@pytest.mark.parametrize(
-    "sweep_of", ["eval.episodes=2,3", "seed=1,2", "threads=-1,1", "num_envs=2,4"]
-)
+@pytest.mark.parametrize("sweep_of", ["eval.episodes=2,3", "seed=1,2", "num_envs=2,4"])
 def test_jobs_with_directories_of_their_own_are_not(sweep_of: str) -> None:
     assert _jobs(["-m", "task=cartpole", "optim.learning_rate=1e-3,2e-3", sweep_of], True) == 4
 
 
 def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None:
     words = [w for w in tiny("null", "task=cartpole") if not w.startswith("run_dir=")]
-    done = command(["-m", *words, "optim.learning_rate=1e-3,-1"], tmp_path)
+    # Each value can be run, and one pair of them cannot.
+    pairs = ["algo=decoupled,centred", "algo.proximal=round,ewma"]
+    done = command(["-m", *words, *pairs], tmp_path)
     assert done.returncode == 2
     last = [line for line in done.stdout.splitlines() if line][-2:]
-    assert last[0] == "sweep       1 of 2 jobs done"
-    assert last[1].startswith("failed      job 1, exit code 2:")
-    assert "optim.learning_rate=-1" in last[1]
+    assert last[0] == "sweep       3 of 4 jobs done"
+    assert last[1].startswith("failed      job 3, exit code 2:")
+    assert "algo.proximal=ewma" in last[1]
     assert [p.name for p in (tmp_path / "runs" / "multirun").iterdir()] == ["multirun.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("sweep_of", "said"),
+    [
+        ("optim.learning_rate=1e-3,-1", "error: optim.learning_rate=-1: .*equal to 0"),
+        ("threads=1,-1", "threads=-1"),
+        ("task=cartpole,acrobott", "did you mean task=acrobot"),
+        ("collect.order=near,newest", "collect.order=newest: .*'near', 'random' or 'fifo'"),
+    ],
+)
+def test_a_value_that_cannot_be_run_is_named_before_any_job_begins(
+    tmp_path: Path, sweep_of: str, said: str
+) -> None:
+    words = [w for w in tiny("null", "task=cartpole") if not w.startswith("run_dir=")]
+    done = command(["-m", *words, sweep_of], tmp_path)
+    assert done.returncode == 2
+    assert re.search(said, done.stderr)
+    assert not (tmp_path / "runs").exists()
 
 
 def begun(folder: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> Sweep:

@@ -38,6 +38,11 @@ PAUSE = 0.25
 """Seconds between two attempts to reach the server."""
 SILENT = 2.0
 """Seconds for which a server that is away is waited for without a word."""
+TYPES = {"versions": "zset", "sent": "hash"} | dict.fromkeys(
+    ("sitting", "over", "config", "policy", "version", "orders", "taken", "generators", "lost"),
+    "string",
+)
+"""Of the keys of a run, in Redis's words."""
 LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -230,8 +235,10 @@ class RedisQueue:
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
                 # In the middle of a run it is no longer the configuration that is to blame.
                 kind = WorkerError if self.reached else ConfigError
+                # A server that wants a password says so at length.
+                why = "it wants a password" if "HELLO" in str(error) else error
                 raise kind(
-                    f"{self.url} refuses this user ({error}): give the password as "
+                    f"{self.url} refuses this user ({why}): give the password as "
                     f"redis://user:password@host:port, best in {URL_VARIABLE}"
                 ) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -247,9 +254,19 @@ class RedisQueue:
             except redis.ResponseError as error:
                 if not self.reached and "DB index" in str(error):
                     raise ConfigError(f"{self.url}: {error}") from error
-                wrong = "WRONGTYPE" in str(error)
-                what = f"holds something else under {self.base}" if wrong else "cannot do it"
-                raise WorkerError(f"{self.url} {what}: {error}") from error
+                if "WRONGTYPE" in str(error):
+                    raise WorkerError(self._mistyped()) from error
+                raise WorkerError(f"{self.url} cannot do it: {error}") from error
+
+    def _mistyped(self) -> str:
+        """Name the key that somebody else has given another type."""
+        with contextlib.suppress(redis.RedisError):
+            for key, kind in TYPES.items():
+                for place in (self.base + key, self.prefix + key):
+                    found: Any = self.server.type(place)
+                    if found not in (b"none", kind.encode()):
+                        return f"{self.url} holds a {found.decode()} under {place}, not a {kind}"
+        return self.foreign("", "a key of another type")
 
     # -- the learner's side --------------------------------------------------------------------
 
