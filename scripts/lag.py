@@ -58,6 +58,7 @@ OBJECTIVES = {name: [f"algo={name}"] for name in PRESETS} | {
     "align": ["algo=clipped", "algo.advantage=vtrace"],
     "filter": ["algo=vaco", "algo.advantage=gae", "algo.advantage_refresh=pass"],
     "ess": ["algo=clipped", "algo.ess_base=1.0"],
+    "twoclocks_vtrace": ["algo=twoclocks", "algo.advantage=vtrace"],
 }
 FRAMES = {"cartpole": 150_000, "acrobot": 150_000, "halfcheetah": 300_000, "hopper": 300_000}
 STAGES = {
@@ -67,7 +68,7 @@ STAGES = {
 """Lags and first seed."""
 MARKS = {2: 0.95, 8: 0.8, 16: 0.6}
 """The score at which an objective holds, by lag."""
-COLOURS = [f"C{k}" for k in range(10)] + ["black"]
+COLOURS = [*(f"C{k}" for k in range(10)), "black", "silver"]
 """Of the objectives, in their order."""
 BEST = 3
 U = 2048
