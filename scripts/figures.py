@@ -385,7 +385,11 @@ def spike_figures(rows: Rows) -> dict[str, Figure]:
     """Compute the median p-value of the broadcast period over the seeds of an arm."""
     figures = {}
     names = {"fault": "fifo", "cure": "versioned"}
-    names |= {f"{arm}_redis": f"{name}_redis" for arm, name in names.items()}
+    names |= {
+        f"{arm}_{how}": f"{name}_{how}"
+        for how in ("redis", "seldom")
+        for arm, name in names.items()
+    }
     for arm, name in names.items():
         values = [float(row["p"]) for row in rows if row["arm"] == arm]
         if values:

@@ -68,7 +68,7 @@ STAGES = {
 """Lags and first seed."""
 MARKS = {2: 0.95, 8: 0.8, 16: 0.6}
 """The score at which an objective holds, by lag."""
-COLOURS = [*(f"C{k}" for k in range(10)), "black", "silver"]
+COLOURS = [*(f"C{k}" for k in range(10)), "black", "gold"]
 """Of the objectives, in their order."""
 BEST = 3
 U = 2048
@@ -277,8 +277,9 @@ def _picture(stage: str, task: str, rows: list[dict]) -> None:
             axes.plot([age] * len(each), each, ".", color=colour, alpha=0.35)
     axes.set(
         xlabel="measured staleness of the data, in versions", ylabel="score (1: best at lag 0)",
-        title=f"{task}, {stage}: median over seeds, every seed as a dot", ylim=(-0.1, 1.25),
+        title=f"{task}, {stage}: median over seeds, every seed as a dot",
     )  # fmt: skip
+    axes.set_ylim(-0.1, max(1.25, axes.get_ylim()[1]))
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(STAGES["final"][0], map(str, STAGES["final"][0]))
     axes.grid(alpha=0.25)
