@@ -270,7 +270,8 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
         ConfigError: several values without -m, one that cannot be run, or one run_dir for several runs.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import ValueType
+
+    from rl_twoclocks.multirun import listed
 
     overrides = OverridesParser.create().parse_overrides(_overrides(arguments))
     swept = [o for o in overrides if o.is_sweep_override()]
@@ -281,11 +282,8 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
     if multirun:
         _check_values(overrides)
     own_sweeper = any(o.key_or_group.startswith("hydra/sweeper") for o in overrides)
-    if own_sweeper or any(
-        not o.is_discrete_sweep() or o.value_type == ValueType.GLOB_CHOICE_SWEEP for o in swept
-    ):
-        return None
-    return math.prod(len(list(o.sweep_string_iterator())) for o in swept)
+    counts = [len(words) for o in swept if (words := listed(o)) is not None]
+    return None if own_sweeper or len(counts) < len(swept) else math.prod(counts)
 
 
 def _check_values(overrides: Sequence[Any]) -> None:
@@ -294,22 +292,15 @@ def _check_values(overrides: Sequence[Any]) -> None:
     Raises:
         ConfigError: a value cannot be run, or two make the same experiment, and so one directory.
     """
-    from hydra.core.override_parser.types import ValueType
-
     from rl_twoclocks.configure import compose
+    from rl_twoclocks.multirun import listed
     from rl_twoclocks.rundir import FREE, directory
     from rl_twoclocks.safety import settle
 
-    values = []
     overrides = [o for o in overrides if not o.key_or_group.startswith("hydra")]
-    for o in overrides:
-        if not o.is_sweep_override():
-            values.append([o.input_line])
-        elif o.is_discrete_sweep() and o.value_type != ValueType.GLOB_CHOICE_SWEEP:
-            key = o.get_key_element()
-            values.append([f"{key}={value}" for value in o.sweep_string_iterator()])
-        else:
-            return  # Hydra alone knows the values
+    values = [words for o in overrides if (words := listed(o)) is not None]
+    if len(values) < len(overrides):
+        return  # Hydra alone knows what there is to check
     for i, o in enumerate(overrides):
         if len(values[i]) == 1:
             continue

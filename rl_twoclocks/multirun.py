@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl_twoclocks.batch import run_to_end, several
 from rl_twoclocks.config import ConfigError
@@ -51,6 +52,18 @@ def run_jobs(overrides: Sequence[str], at_a_time: int) -> int:
     return summary(jobs)
 
 
+def listed(override: Any) -> list[str] | None:
+    """The words that a parsed override stands for, one per value; None where Hydra alone knows them."""
+    from hydra.core.override_parser.types import ValueType
+
+    if not override.is_sweep_override():
+        return [override.input_line]
+    if not override.is_discrete_sweep() or override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+        return None
+    key = override.get_key_element()
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+
+
 def plan(overrides: Sequence[str]) -> list[Job]:
     """The jobs of a sweep, in the order of the last key first; each is checked.
 
@@ -58,7 +71,6 @@ def plan(overrides: Sequence[str]) -> list[Job]:
         ConfigError: as of `run_jobs`.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import ValueType
 
     from rl_twoclocks.configure import compose
     from rl_twoclocks.rundir import directory
@@ -66,13 +78,9 @@ def plan(overrides: Sequence[str]) -> list[Job]:
 
     values = []
     for o in OverridesParser.create().parse_overrides(list(overrides)):
-        if o.is_sweep_override():
-            if not o.is_discrete_sweep() or o.value_type == ValueType.GLOB_CHOICE_SWEEP:
-                raise ConfigError(f"{o.input_line}: with sweep.jobs, write the values one by one")
-            key = o.get_key_element()
-            values.append([f"{key}={value}" for value in o.sweep_string_iterator()])
-        else:
-            values.append([o.input_line or ""])
+        if (words_of := listed(o)) is None:
+            raise ConfigError(f"{o.input_line}: with sweep.jobs, write the values one by one")
+        values.append(words_of)
     jobs: list[Job] = []
     for number, words in enumerate(itertools.product(*values)):
         try:

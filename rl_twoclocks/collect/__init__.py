@@ -1,5 +1,6 @@
 """Collection: the behaviour policy, where rollouts come from, and episode statistics."""
 
+import contextlib
 from collections.abc import Callable
 
 from rl_twoclocks.collect.behaviour import BehaviourPolicy, Published
@@ -63,8 +64,9 @@ def check_source(config: Config) -> Callable[..., Source]:
             from rl_twoclocks.collect.redis_source import queue_of
 
             queue = queue_of(config)
-            queue.check()
-            queue.server.close()
+            # Also where it is refused: a client that stays holds the run's name.
+            with contextlib.closing(queue.server):
+                queue.check()
         else:
             from rl_twoclocks.collect.ray_source import RaySource as Chosen  # type: ignore
     except ImportError as error:
