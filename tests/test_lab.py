@@ -117,7 +117,14 @@ def test_arms_that_are_said_to_take_as_many_optimizer_steps_do(name: str, arms: 
     assert len(rates) == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The others take long and differ from these in their words alone, which are composed above.
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in ("policy_lag", "stale_gradients") else pytest.param(n, marks=pytest.mark.slow)
+        for n in NAMES
+    ],
+)
 def test_every_scenario_is_one_command(name: str, tmp_path: Path) -> None:
     """With the three arms that count; that the others can be run is checked above."""
     arms = ["healthy", "fault", "cure"]
