@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -267,11 +266,11 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
     """How many runs the command asks for; None: Hydra alone knows.
 
     Raises:
-        ConfigError: several values without -m, one that cannot be run, or one run_dir for several runs.
+        ConfigError: several values without -m, one run_dir for several runs, or as of `plan`.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from rl_twoclocks.multirun import listed
+    from rl_twoclocks.multirun import listed, plan
 
     overrides = OverridesParser.create().parse_overrides(_overrides(arguments))
     swept = [o for o in overrides if o.is_sweep_override()]
@@ -279,44 +278,13 @@ def _jobs(arguments: list[str], multirun: bool) -> int | None:
         raise ConfigError(f"{swept[0].input_line} has several values: add -m to run them all")
     if multirun and any(o.key_or_group == "run_dir" for o in overrides):
         raise ConfigError("run_dir cannot be given with -m: the runs would share one directory")
-    if multirun:
-        _check_values(overrides)
     own_sweeper = any(o.key_or_group.startswith("hydra/sweeper") for o in overrides)
-    counts = [len(words) for o in swept if (words := listed(o)) is not None]
-    return None if own_sweeper or len(counts) < len(swept) else math.prod(counts)
-
-
-def _check_values(overrides: Sequence[Any]) -> None:
-    """Check every value that is swept, beside the first of the others, before any job begins.
-
-    Raises:
-        ConfigError: a value cannot be run, or two make the same experiment, and so one directory.
-    """
-    from rl_twoclocks.configure import compose
-    from rl_twoclocks.multirun import listed
-    from rl_twoclocks.rundir import FREE, directory
-    from rl_twoclocks.safety import settle
-
-    overrides = [o for o in overrides if not o.key_or_group.startswith("hydra")]
-    values = [words for o in overrides if (words := listed(o)) is not None]
-    if len(values) < len(overrides):
-        return  # Hydra alone knows what there is to check
-    for i, o in enumerate(overrides):
-        if len(values[i]) == 1:
-            continue
-        others = [words[0] for k, words in enumerate(values) if k != i]
-        places = []
-        for word in values[i]:
-            try:
-                places.append(directory(settle(compose([*others, word]))[0]))
-            except ConfigError as error:
-                told = str(error) if word in str(error) else f"{word}: {error}"
-                raise ConfigError(told) from error
-        if o.key_or_group.partition(".")[0] in FREE and len(set(places)) < len(places):
-            raise ConfigError(
-                f"{o.input_line}: runs that differ in {o.key_or_group} alone share one directory; "
-                "run them one by one, each with a run_dir"
-            )
+    if own_sweeper or any(listed(o) is None for o in swept):
+        return None
+    if not multirun:
+        return 1
+    ours = [str(o.input_line) for o in overrides if not o.key_or_group.startswith("hydra")]
+    return len(plan(ours))
 
 
 _MULTIRUN = ("-m", "--multirun")

@@ -86,10 +86,14 @@ def plan(overrides: Sequence[str]) -> list[Job]:
         try:
             place = directory(settle(compose(list(words)))[0])
         except ConfigError as error:
-            raise ConfigError(f"job {number}, {' '.join(words)}: {error}") from error
+            swept = [w for w, of_key in zip(words, values, strict=True) if len(of_key) > 1]
+            raise ConfigError(f"job {number}, {' '.join(swept)}: {error}") from error
         same = next((job for job in jobs if job.place == place), None)
         if same is not None:
-            raise ConfigError(f"jobs {same.number} and {number} are one experiment: {place}")
+            raise ConfigError(
+                f"jobs {same.number} and {number} are one experiment and would share {place}: "
+                "run them one by one, each with a run_dir"
+            )
         jobs.append(Job(number, list(words), place))
     return jobs
 

@@ -294,7 +294,7 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(
     "sweep_of", ["total_frames=2048,4096", "threads=1,2", "compile=true,false", "device=cpu,auto"]
 )
 def test_jobs_that_would_share_a_directory_are_refused(sweep_of: str) -> None:
-    with pytest.raises(ConfigError, match="alone share one directory"):
+    with pytest.raises(ConfigError, match="jobs 0 and 1 are one experiment"):
         _jobs(["-m", "task=cartpole", "seed=1,2", "hydra/launcher=joblib", sweep_of], True)
 
 
@@ -305,22 +305,26 @@ def test_jobs_with_directories_of_their_own_are_not(sweep_of: str) -> None:
 
 def test_the_end_of_a_multirun_names_the_job_that_failed(tmp_path: Path) -> None:
     words = [w for w in tiny("null", "task=cartpole") if not w.startswith("run_dir=")]
-    # Each value can be run, and one pair of them cannot.
-    pairs = ["algo=decoupled,centred", "algo.proximal=round,ewma"]
-    done = command(["-m", *words, *pairs], tmp_path)
+    # No configuration tells that there is no such environment.
+    done = command(["-m", *words, "task.env_id=CartPole-v1,Nowhere-v0,Acrobot-v1"], tmp_path)
     assert done.returncode == 2
     last = [line for line in done.stdout.splitlines() if line][-2:]
-    assert last[0] == "sweep       3 of 4 jobs done"
-    assert last[1].startswith("failed      job 3, exit code 2:")
-    assert "algo.proximal=ewma" in last[1]
+    assert last[0] == "sweep       2 of 3 jobs done"
+    assert last[1].startswith("failed      job 1, exit code 2:")
+    assert "task.env_id=Nowhere-v0" in last[1]
     assert [p.name for p in (tmp_path / "runs" / "multirun").iterdir()] == ["multirun.yaml"]
 
 
 @pytest.mark.parametrize(
     ("sweep_of", "said"),
     [
-        ("optim.learning_rate=1e-3,-1", "error: optim.learning_rate=-1: .*equal to 0"),
+        ("optim.learning_rate=1e-3,-1", "error: job 1, optim.learning_rate=-1: .*equal to 0"),
         ("threads=1,-1", "threads=-1"),
+        # Each value can be run, and one pair of them cannot.
+        (
+            "algo=decoupled,centred algo.proximal=round,ewma",
+            "job 3, algo=centred algo.proximal=ewma:",
+        ),
         ("task=cartpole,acrobott", "did you mean task=acrobot"),
         ("collect.order=near,newest", "collect.order=newest: .*'near', 'random' or 'fifo'"),
     ],
@@ -329,7 +333,7 @@ def test_a_value_that_cannot_be_run_is_named_before_any_job_begins(
     tmp_path: Path, sweep_of: str, said: str
 ) -> None:
     words = [w for w in tiny("null", "task=cartpole") if not w.startswith("run_dir=")]
-    done = command(["-m", *words, sweep_of], tmp_path)
+    done = command(["-m", *words, *sweep_of.split()], tmp_path)
     assert done.returncode == 2
     assert re.search(said, done.stderr)
     assert not (tmp_path / "runs").exists()
