@@ -134,7 +134,7 @@ class Parts:
 
     def lose_delayed(self) -> None:
         """Drop what waits in the queue: a hole in time, after which all sums begin anew."""
-        self.delay.clear()
+        self.clocks.dropped_frames += self.delay.clear()
         self.cut()
         self.episodes.lose_open()
 

@@ -271,7 +271,7 @@ class CollectConfig(Group):
     when_full: Literal["wait", "drop"] = "wait"
     """What a worker does when its slots are full: wait for the learner, or drop its oldest slice."""
     max_restarts: int = Field(default=10, ge=0)
-    """Dead workers that are started again in one sitting; then it ends."""
+    """Dead workers that are started again in one session; then it ends."""
     patience: float = Field(default=300.0, gt=0)
     """async, redis, ray: seconds after which who gives nothing is replaced; redis, ray: also seconds
     without any slice, or a server, after which the run ends."""

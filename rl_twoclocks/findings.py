@@ -233,14 +233,18 @@ def _losses(row: dict[str, Any], config: Config) -> list[Finding]:
     share = (row.get("clock/dropped_frames") or 0.0) / max(row["frames"], 1)
     if share < WASTE:
         return []
-    collect = config.collect
-    change = "collect.when_full=wait"
-    if collect.when_full == "wait":
+    collect, what = config.collect, "frames are dropped as too old or for want of room"
+    change, besides = "collect.when_full=wait", "or collect with fewer workers"
+    if collect.mode == "sync":
+        what = "frames are dropped from the queue of clocks.lag, by alignments or orders"
+        change, besides = "clocks.lag=0", "or a larger clocks.align_kl"
+    elif collect.when_full == "wait":
         change = f"collect.max_staleness={2 * (collect.max_staleness or 1)}"
     return [
-        Finding("frames are dropped as too old or for want of room", "clocks", f"{share:.0%} of all",
-                f"below {WASTE:.0%}", "warn", change, "or collect with fewer workers")
-    ]  # fmt: skip
+        Finding(
+            what, "clocks", f"{share:.0%} of all", f"below {WASTE:.0%}", "warn", change, besides
+        )
+    ]
 
 
 def _held(rows: list[dict[str, Any]], config: Config) -> list[Finding]:

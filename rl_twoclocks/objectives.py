@@ -21,7 +21,7 @@ class PolicyTerms(NamedTuple):
     """What the trust region bounds: current over behaviour policy for `clipped` and `vaco`, else over
     the proximal policy."""
     clipped: Tensor
-    """1.0 where the ratio lies outside the trust region."""
+    """1.0 where the ratio lies outside the trust region; of `vaco`, where the filter leaves it out."""
 
 
 def clipped(
@@ -140,6 +140,9 @@ def centred(
     On stale data the mean score is not zero, so that any baseline pulls the policy. Taking the
     expected score off makes the update a covariance of advantage and score, free of that drift.
 
+    A frame is silent where the clip silences it, and where the expected log-probability has moved by
+    more than `clip_epsilon`^2 / 2 the way that its advantage pulls it: down if positive, else up.
+
     Args:
         log_prob, behaviour_log_prob, proximal_log_prob, advantage: [n].
         clip_epsilon: half-width of the trust region around the proximal policy.
@@ -160,8 +163,8 @@ def centred(
         with torch.no_grad():
             # A frame that the clip has silenced is silent here too.
             heard = ratio * advantage <= bounded * advantage
-            # The expectation moves actions that were not taken, which the clip does not see: it ends
-            # where the whole distribution is as far away as the clip lets one action go.
+            # The expectation moves actions that were not taken, which the clip does not see: a frame is
+            # silent too where the whole distribution is as far away as the clip lets one action go.
             moved = expected - (expected if expected_before is None else expected_before)
             far = 0.5 * clip_epsilon * clip_epsilon
             heard &= ~((advantage > 0) & (moved < -far) | (advantage < 0) & (moved > far))

@@ -17,7 +17,7 @@ class Result:
     return_std: float | None
     best_return: float | None
     wall_seconds: float
-    """Over all sittings of the run."""
+    """Over all sessions of the run."""
     stopped_by: str | None
     """Name of the signal that ended this sitting early; None when the budget is used up."""
     checkpoint: str | None

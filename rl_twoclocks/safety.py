@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rl_twoclocks.config import ClocksConfig, CollectConfig, Config, ConfigError
+from rl_twoclocks.config import AlgoConfig, ClocksConfig, CollectConfig, Config, ConfigError
 from rl_twoclocks.diagnostics.limits import limits
 from rl_twoclocks.optim import check_optimizer
 
@@ -300,6 +300,7 @@ def _idle_keys(config: Config, notes: list[str]) -> None:
                 )
     if config.clocks.lag_mode == "ring" and not config.clocks.lag:
         notes.append("clocks.lag_mode=ring does nothing without clocks.lag")
+    _idle_algo_keys(config.algo, notes)
     c = config.clocks
     fresh = collect.mode == "sync" and c.publish_interval == 1 and not c.lag
     if fresh and c.batch_size == c.update_frequency:
@@ -309,6 +310,30 @@ def _idle_keys(config: Config, notes: list[str]) -> None:
                     f"clocks.{key}={value:g} does nothing here: every round learns from the newest "
                     "policy's data as it is"
                 )
+
+
+def _idle_algo_keys(algo: AlgoConfig, notes: list[str]) -> None:
+    """Say which parts of the objective were set and do nothing with the others."""
+    behaviour = algo.objective in ("clipped", "vaco")  # ratios are those to the behaviour policy
+    unweighted = algo.objective == "clipped" or (
+        algo.objective == "centred" and algo.importance_power == 0
+    )
+    idle = {
+        "importance_power": algo.objective != "centred",
+        "rho_clip": algo.advantage != "vtrace",
+        "c_clip": algo.advantage != "vtrace",
+        "max_importance_ratio": unweighted,
+        "importance_ratio_start": unweighted,
+        "proximal": behaviour,
+        "proximal_decay": behaviour or algo.proximal != "ewma",
+    }
+    shipped = AlgoConfig()
+    for key, does_nothing in idle.items():
+        if does_nothing and (value := getattr(algo, key)) != getattr(shipped, key):
+            notes.append(
+                f"algo.{key}={value} does nothing with algo.objective={algo.objective} "
+                f"algo.advantage={algo.advantage} algo.proximal={algo.proximal}"
+            )
 
 
 def _note_drops(config: Config, notes: list[str]) -> None:

@@ -27,7 +27,7 @@ class Schedule:
         self.kl_limit = math.inf if target is None else 1.5 * target
 
     def __call__(self, frames: int) -> Controls:
-        """Values for the round whose rollout ended at `frames`: full at the first, never 0."""
+        """Values for the round whose rollout ended at `frames`: full at the first, 0 from the end on."""
         left = max(0.0, 1 - (frames - self.first) / self.end)
         rate, clip = self.optim.learning_rate, self.algo.clip_epsilon
         bound = self.optim.max_grad_norm

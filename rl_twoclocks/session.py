@@ -197,7 +197,10 @@ class Session:
             now: publish in any case.
         """
         parts, timing = self.parts, self.config.clocks
+        assert parts.source is not None
         parts.clocks.policy_version += 1
+        if readings.get("train/steps"):
+            parts.source.learnt()
         moved = readings.get("diag/kl_behaviour", 0.0)
         self.align = timing.align_kl is not None and moved > timing.align_kl
         sooner = timing.publish_kl is not None and moved > timing.publish_kl

@@ -102,7 +102,7 @@ class Steering:
         back = found["version"] if found else version
         self.events.note("rescue", f"weights of version {back} at version {version}", parts.clocks)
         parts.window.clear()
-        parts.delay.clear()
+        parts.clocks.dropped_frames += parts.delay.clear()
         if parts.ring is not None:
             parts.ring.clear()
         parts.fork_streams(self.config.seed)

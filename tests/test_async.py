@@ -21,7 +21,7 @@ import rl_twoclocks
 from rl_twoclocks.collect.heed import Heed
 from rl_twoclocks.collect.pool import AsyncSource
 from rl_twoclocks.collect.shared import FREE, READY, WRITING, Board, Shelf
-from rl_twoclocks.collect.source import BEFORE_STEPS, choose
+from rl_twoclocks.collect.source import choose
 from rl_twoclocks.config import ConfigError
 from rl_twoclocks.envs import NonFiniteError, WorkerError
 from rl_twoclocks.record import read_metrics
@@ -342,23 +342,47 @@ def test_no_frame_grows_older_than_the_bound_in_the_window(tmp_path: Path) -> No
     assert rows[-1]["clock/dropped_frames"] > 0
 
 
-def test_learnt_and_dropped_frames_add_up_to_those_collected(tmp_path: Path) -> None:
-    words = ["collect=async", "collect.when_full=drop", "collect.slots=2", "total_frames=6400"]
+@pytest.mark.parametrize(
+    ("words", "waiting"),
+    [
+        (["collect=async", "collect.when_full=drop", "collect.slots=2", "total_frames=6400"], 0),
+        # However seldom the policy is published, the learner has taken steps.
+        (
+            [
+                "collect=async",
+                "collect.when_full=drop",
+                "collect.slots=2",
+                "total_frames=6400",
+                "clocks.publish_interval=1000",
+                "collect.max_staleness=999",
+            ],
+            0,
+        ),
+        # Every round aligns: what waits in the queue is dropped, and it fills anew.
+        (["clocks.lag=3", "clocks.align_kl=1e-9", "diagnostics=default", "total_frames=2560"], 3),
+    ],
+)
+def test_learnt_and_dropped_frames_add_up_to_those_collected(
+    words: list[str], waiting: int, tmp_path: Path
+) -> None:
     rl_twoclocks.train(run_config("Target", tmp_path, *words))
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert rows[-1]["clock/dropped_frames"] > 0
-    for row in rows:
-        assert row["frames"] == 64 * row["clock/policy_version"] + row["clock/dropped_frames"]
+    # Where the budget ends, the queue does not fill anew.
+    for row in rows[: -1 if waiting else None]:
+        learnt = 64 * row["clock/policy_version"]
+        assert row["frames"] == learnt + 64 * waiting + row["clock/dropped_frames"]
 
 
 def test_nothing_is_dropped_before_the_first_steps_which_are_compiled(tmp_path: Path) -> None:
     words = ["collect=async", "collect.when_full=drop", "collect.slots=2"]
     with collecting(run_config("Target", tmp_path, *words)) as (parts, source):
         wait_for_slices(source, 2)
-        for version in range(BEFORE_STEPS):
-            time.sleep(0.3)
-            assert int(source.shelves[0].lost[0]) == 0
+        for version in range(4):
             publish(parts, version + 1)
+            time.sleep(0.1)
+            assert int(source.shelves[0].lost[0]) == 0
+        source.learnt()
         limit = time.monotonic() + 30
         while int(source.shelves[0].lost[0]) == 0 and time.monotonic() < limit:
             time.sleep(0.02)
@@ -401,7 +425,7 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     monkeypatch.setattr(AsyncSource, "publish", lambda self, behaviour: None)
     words = [
         "collect=async",
-        "collect.max_staleness=null",
+        "collect.max_staleness=999",
         "collect.order=fifo",
         "diagnostics=default",
     ]
@@ -429,7 +453,7 @@ def test_a_worker_that_takes_no_policy_is_named(
     words = [
         "collect=async",
         "collect.workers=2",
-        "collect.max_staleness=null",
+        "collect.max_staleness=999",
         "collect.order=fifo",
     ]
     words += ["collect.order=fifo", "diagnostics=default", "total_frames=1280"]

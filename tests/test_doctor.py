@@ -162,8 +162,14 @@ def test_frames_that_are_thrown_away_are_a_finding(
     dropped: float, seen: bool, tmp_path: Path
 ) -> None:
     rows = [{"frames": 1000, "clock/dropped_frames": dropped}]
-    report = examine([str(written(tmp_path / "run", rows, []))])
-    assert any("dropped" in f.symptom for f in report.findings) is seen
+    for words, change in (
+        (["clocks.lag=8"], "clocks.lag=0"),
+        (["collect=async"], "collect.max_staleness=16"),
+        (["collect=async", "collect.when_full=drop"], "collect.when_full=wait"),
+    ):
+        report = examine([str(written(tmp_path / change, rows, [], *words))])
+        told = [f.change for f in report.findings if "dropped" in f.symptom]
+        assert told == ([change] if seen else [])
 
 
 def test_returns_are_the_newest_and_say_where_they_come_from(tmp_path: Path) -> None:

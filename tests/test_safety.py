@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rl_twoclocks import Config, ConfigError, compose
-from rl_twoclocks.configure import groups
+from rl_twoclocks.configure import config_dir, groups
 from rl_twoclocks.safety import SAFE_TABLE, Derived, settle, zone
 
 
@@ -193,6 +193,14 @@ def test_what_could_not_learn_is_refused() -> None:
         (["clocks.lag_mode=ring"], "clocks.lag_mode=ring does nothing without clocks.lag"),
         (["clocks.align_kl=0.05"], "clocks.align_kl=0.05 does nothing here"),
         (["clocks.publish_kl=1"], "clocks.publish_kl=1 does nothing here"),
+        (["algo=clipped", "algo.proximal=ewma"], "algo.proximal=ewma does nothing with"),
+        (["algo=vaco", "algo.proximal=ewma"], "algo.proximal=ewma does nothing with"),
+        (["algo.proximal_decay=0.9"], "algo.proximal_decay=0.9 does nothing with"),
+        (["algo.importance_power=1"], "algo.importance_power=1.0 does nothing with"),
+        (["algo.rho_clip=2"], "algo.rho_clip=2.0 does nothing with"),
+        (["algo.c_clip=2"], "algo.c_clip=2.0 does nothing with"),
+        (["algo=clipped", "algo.max_importance_ratio=2"], "max_importance_ratio=2.0 does nothing"),
+        (["algo=centred", "algo.max_importance_ratio=2"], "max_importance_ratio=2.0 does nothing"),
         (
             ["collect=async", "collect.workers=4", "num_envs=8"],
             "4 workers, who get 2 each: 8 slots",
@@ -204,6 +212,12 @@ def test_what_was_set_and_does_nothing_is_said(words: list[str], named: str) -> 
     kept = ["collect=async", "collect.max_staleness=3", "collect.slots=6", "clocks.lag=1"]
     _, derived = settle(compose([*kept, "clocks.lag_mode=ring"]))
     assert not any("does nothing" in note or "slots" in note for note in derived.notes)
+
+
+@pytest.mark.parametrize("algo", [path.stem for path in (config_dir() / "algo").glob("*.yaml")])
+def test_no_objective_as_shipped_has_idle_keys(algo: str) -> None:
+    _, derived = settle(compose([f"algo={algo}", "clocks.lag=8"]))
+    assert not any("does nothing" in note for note in derived.notes)
 
 
 def test_a_gradient_lag_longer_than_the_run_is_refused() -> None:

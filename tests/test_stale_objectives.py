@@ -276,3 +276,35 @@ def test_a_ratio_that_overflows_gives_no_infinite_loss_where_the_weight_is_cappe
     for name in ("decoupled", "spo"):
         terms = OBJECTIVES[name](torch.zeros(1), far, torch.zeros(1), torch.ones(1), 0.2, 5.0)
         assert math.isfinite(float(terms.loss))
+
+
+@pytest.mark.parametrize(
+    ("advantage", "moved", "silent"),
+    [
+        (1.0, -0.03, True),
+        (1.0, -0.01, False),
+        (1.0, 0.03, False),
+        (-1.0, 0.03, True),
+        (-1.0, 0.01, False),
+        (-1.0, -0.03, False),
+    ],
+)
+def test_centring_ends_where_the_whole_policy_is_as_far_as_the_clip(
+    advantage: float, moved: float, silent: bool
+) -> None:
+    """0.2^2 / 2 = 0.02 nats, the way that the advantage pulls the expectation; the ratio is 1 here."""
+    log_prob = torch.zeros(1, requires_grad=True)
+    before = torch.zeros(1)
+    expected = torch.full((1,), moved, requires_grad=True)
+    terms = centred(
+        log_prob,
+        torch.zeros(1),
+        torch.zeros(1),
+        torch.full((1,), advantage),
+        0.2,
+        expected=expected,
+        expected_before=before,
+    )
+    terms.loss.sum().backward()
+    heard = 0.0 if silent else advantage
+    assert (float(log_prob.grad), float(expected.grad)) == (-heard, heard)

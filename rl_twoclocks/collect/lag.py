@@ -39,9 +39,11 @@ class Delay:
         """Put a rollout in without taking one out."""
         self.queue.append(rollout.clone())
 
-    def clear(self) -> None:
-        """Drop what waits."""
+    def clear(self) -> int:
+        """Drop what waits; how many frames it was."""
+        frames = sum(rollout.numel() for rollout in self.queue)
         self.queue.clear()
+        return frames
 
     def cut(self) -> bool:
         """Mark that the newest waiting rollout is not continued; False if none waits."""

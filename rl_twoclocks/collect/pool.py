@@ -103,6 +103,10 @@ class AsyncSource:
         self.board.write(behaviour.published())
         self.heed.publish(behaviour.version)
 
+    def learnt(self) -> None:
+        """Workers may drop from full shelves from now on."""
+        self.board.learnt[0] = 1
+
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Let every worker reset its environments."""
         self._tell("begin_new_episodes", index)

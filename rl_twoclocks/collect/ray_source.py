@@ -167,6 +167,9 @@ class RaySource:
         """Note the policy; actors are told it with the next slice that they are asked for."""
         self.published = behaviour.published()
 
+    def learnt(self) -> None:
+        """Nothing to do: an actor is asked for a slice where there is room for it."""
+
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Reset all environments after the slice under way."""
         self._tell("begin_new_episodes", index)

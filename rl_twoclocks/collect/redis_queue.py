@@ -4,9 +4,9 @@ Keys, all under `rl_twoclocks:<run>:`: `sitting` (a word that every start of a l
 `over` (there once a learner has ended) and, under that word, `config` (JSON), `policy` and `version`
 (newest published), `orders` (JSON; what generators do besides collecting), `versions` (sorted set of the
 partitions that hold slices), `slices:<version>` (one list each), `taken` (how many left them), `sent`
-(by generator, the number of its last slice), `generators` (how many have joined), `lost` (slices that a
-full queue dropped). So two sittings never mix. A run's name is quoted as in an address. Everything
-expires an hour after it was last touched, so that an abandoned run leaves nothing behind.
+(by generator, the number of its last slice or question), `generators` (how many have joined), `lost`
+(slices that a full queue dropped). So two sittings never mix. A run's name is quoted as in an address.
+Everything expires an hour after it was last touched, so that an abandoned run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -50,11 +50,16 @@ Result = TypeVar("Result")
 _PUSH = """
 if redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
 -- Sent again because the reply was lost: it is here already.
-if redis.call('HGET', KEYS[4], ARGV[7]) == ARGV[8] then return 1 end
+if ARGV[5] ~= '' and redis.call('HGET', KEYS[4], ARGV[7]) == ARGV[8] then return 1 end
 local waiting = 0
 local versions = redis.call('ZRANGE', KEYS[1], 0, -1)
 for _, v in ipairs(versions) do waiting = waiting + redis.call('LLEN', ARGV[1] .. v) end
-if ARGV[5] == '' then return waiting < tonumber(ARGV[3]) and 1 or 0 end
+if ARGV[5] == '' then
+  -- Who asks for room is alive, however long it has to wait.
+  redis.call('HSET', KEYS[4], ARGV[7], ARGV[8])
+  redis.call('EXPIRE', KEYS[4], ARGV[6])
+  return waiting < tonumber(ARGV[3]) and 1 or 0
+end
 if waiting >= tonumber(ARGV[3]) then
   if ARGV[4] ~= 'drop' then return 0 end
   redis.call('LPOP', ARGV[1] .. versions[1])
@@ -172,7 +177,7 @@ class QueueState(NamedTuple):
     lost: int
     """Slices that were dropped because it was full."""
     sent: dict[int, int]
-    """By process of this machine, the number of the last slice that it sent."""
+    """By process of this machine, the number of its last slice, or question whether there is room."""
 
 
 class RedisQueue:
@@ -376,7 +381,7 @@ class RedisQueue:
         def ask() -> QueueState:
             pipe = self.server.pipeline(transaction=False)
             pipe.expire(self.base + "sitting", LIFE)
-            for key in ("config", "policy", "version", "orders"):
+            for key in ("config", "policy", "version", "orders", "generators"):
                 pipe.expire(self.prefix + key, LIFE)
             pipe.execute()
             versions: Any = self.server.zrange(self.prefix + "versions", 0, -1)

@@ -35,7 +35,7 @@ from rl_twoclocks.collect.redis_queue import (
     RedisQueue,
     address,
 )
-from rl_twoclocks.collect.source import BEFORE_STEPS, Noise, Stop, never
+from rl_twoclocks.collect.source import Noise, Stop, never
 from rl_twoclocks.config import Config
 from rl_twoclocks.configure import assign
 from rl_twoclocks.envs import NonFiniteError, WorkerError
@@ -84,9 +84,9 @@ class Local:
 
     process: subprocess.Popen
     heard: float
-    """When it last sent a slice, or had no room for one."""
+    """When it last sent a slice, or asked for room."""
     sent: int = 0
-    """The number of that slice."""
+    """The number of that message."""
 
 
 class Orders(NamedTuple):
@@ -97,7 +97,7 @@ class Orders(NamedTuple):
     noise: tuple[list[float], int] | None = None
     """Deviations of observation noise, and the seed of its stream."""
     drop: bool = False
-    """Whether a full queue may be dropped from, if the configuration says so."""
+    """Whether a full queue may be dropped from."""
 
 
 class RedisSource:
@@ -133,7 +133,6 @@ class RedisSource:
         self.versions = {self.policy.version}
         """All that were ever published and may still be learnt from."""
         self.orders = Orders()
-        self.published = 0
         self.said = self.policy.version
         self.unsaid = self.undropped = False
         """What the server, which was away, does not know yet; what it still has to drop."""
@@ -236,15 +235,18 @@ class RedisSource:
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Broadcast the policy; generators take it before their next slice."""
         self.policy = behaviour.published()
-        self.published += 1
-        # The first steps are compiled, which takes long: nothing is dropped for that.
-        self.orders = self.orders._replace(drop=self.published > BEFORE_STEPS)
         self.versions.add(self.policy.version)
         if (limit := self.collect.max_staleness) is not None:
             # With `lag_mode=ring` the policy that acts may be older than the one before it.
             newest = max(self.versions)
             self.versions = {v for v in self.versions if newest - v <= 2 * limit + KEPT}
         self._say()
+
+    def learnt(self) -> None:
+        """Generators may drop from a full queue from now on."""
+        if self.collect.when_full == "drop" and not self.orders.drop:
+            self.orders = self.orders._replace(drop=True)
+            self._say()
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Let generators reset their environments after the slice under way."""
@@ -332,11 +334,10 @@ class RedisSource:
         return Local(process, self.clock.now())
 
     def _end_hung(self, state: QueueState) -> None:
-        """Kill local generators that have room and give nothing, whatever the others give."""
-        there_is_room = self.collect.when_full == "drop" or state.waiting < self.collect.slots
+        """Kill local generators that neither give anything nor ask for room, whatever the others do."""
         for generator in self.local:
             sent = state.sent.get(generator.process.pid, 0)
-            if sent != generator.sent or not there_is_room:
+            if sent != generator.sent:
                 generator.sent, generator.heard = sent, self.clock.now()
             elif self.clock.now() - generator.heard > self.collect.patience:
                 generator.process.kill()

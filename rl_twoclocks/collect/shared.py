@@ -35,10 +35,9 @@ class Board:
             for part in (first.parameters, first.shift, first.scale)
         )
         self.stamp = shared(2)
-        self.published = shared(1)
+        self.learnt = shared(1)
+        """1 once the learner has taken steps."""
         self.write(first)
-        # How often a policy was published since.
-        self.published[0] = 0
 
     def write(self, policy: Published) -> None:
         """Publish."""
@@ -47,7 +46,6 @@ class Board:
         self.shift.copy_(policy.shift)
         self.scale.copy_(policy.scale)
         self.stamp[1] = policy.version
-        self.published += 1
         self.stamp[0] += 1
 
     @property

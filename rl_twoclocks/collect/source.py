@@ -23,9 +23,6 @@ Noise = tuple[Tensor, int]
 
 Stop = Callable[[], bool]
 
-BEFORE_STEPS = 2
-"""Publications before the learner has taken steps: at the start, and of a round that calibrates."""
-
 
 def never() -> bool:
     """Go on."""
@@ -63,6 +60,13 @@ class Source(Protocol):
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Give a policy (weights, normaliser and version together) to those who collect."""
+        ...
+
+    def learnt(self) -> None:
+        """The learner has taken steps, whose first ones are compiled, which takes long.
+
+        From now on what a full queue has no room for may be dropped, if the configuration says so.
+        """
         ...
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
@@ -117,6 +121,9 @@ class SyncSource:
 
     def publish(self, behaviour: BehaviourPolicy) -> None:
         """Nothing to do: the policy that was published to is the one that acts."""
+
+    def learnt(self) -> None:
+        """Nothing to do: nothing waits here."""
 
     def begin_new_episodes(self, seed: int, index: int) -> None:
         """Reset all environments."""

@@ -14,7 +14,6 @@ import torch
 from rl_twoclocks.collect.generator import Generator
 from rl_twoclocks.collect.patience import end_with_starter
 from rl_twoclocks.collect.shared import Board, Shelf
-from rl_twoclocks.collect.source import BEFORE_STEPS
 from rl_twoclocks.config import Config
 
 PATIENCE = 0.002
@@ -53,8 +52,7 @@ def work(
                     what, argument = pipe.recv()
                     with simulator():
                         getattr(generator, what)(argument)
-                # The first steps are compiled, which takes long: nothing is dropped for that.
-                slot = shelf.place(drop and int(board.published) > BEFORE_STEPS)
+                slot = shelf.place(drop and bool(board.learnt))
                 if slot is None:
                     pipe.poll(PATIENCE)
                     continue
