@@ -425,7 +425,7 @@ def test_a_publication_that_does_nothing_raises_an_alarm_within_five_rounds(
     monkeypatch.setattr(AsyncSource, "publish", lambda self, behaviour: None)
     words = [
         "collect=async",
-        "collect.max_staleness=999",
+        "collect.max_staleness=null",
         "collect.order=fifo",
         "diagnostics=default",
     ]
@@ -453,7 +453,7 @@ def test_a_worker_that_takes_no_policy_is_named(
     words = [
         "collect=async",
         "collect.workers=2",
-        "collect.max_staleness=999",
+        "collect.max_staleness=null",
         "collect.order=fifo",
     ]
     words += ["collect.order=fifo", "diagnostics=default", "total_frames=1280"]
